@@ -15,9 +15,10 @@ from types import SimpleNamespace
 import jsonschema
 import pytest
 
-from frameworktax.attribution import perf_event, py_spy, threads
-from frameworktax.attribution.perf_event import Drained, RefusedError, refusal
+from frameworktax.attribution import perf_event, py_spy
+from frameworktax.attribution.perf_event import RefusedError, refusal
 from frameworktax.attribution.symbols import KERNEL, Leaf
+from frameworktax.attribution.threads import Events
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.programs import attach, document, target
 from frameworktax.programs.attach import Observation, Seen, tax_share
@@ -30,27 +31,36 @@ KERNEL_CODE, ELSEWHERE = 0x1800, 0x9000
 MAPS = "1000-2000 r-xp 00000000 00:00 0\n3000-4000 r-xp 00000000 08:01 7 /opt/{}\n"
 
 
-class FakeEvent:
-    """A thread that gives, between two looks, three samples in a kernel and one elsewhere."""
+class FakeEvents(Events):
+    """Threads that give at each reading three samples in a kernel and one elsewhere."""
 
     kernel = True
     refuses = 0
 
-    def __init__(self, stretch_ns, *, thread, period_ns, kernel):
+    def __init__(self, period_ns, *, processors=False):
+        if processors:
+            raise RefusedError(errno.EACCES, "no privileges")
+        super().__init__(period_ns)
+        self.ran = {}
+
+    def open(self, samples):
+        thread = samples.thread
         if self.refuses:
             raise RefusedError(self.refuses, refusal(self.refuses, self.root, thread))
-        self.cpu_ns, self.period_ns = 0, period_ns
+        self.sees_kernel = self.kernel
+        self.threads[thread], self.ran[thread] = samples, 0
 
-    def resume(self):
-        pass
+    def read(self):
+        for thread, samples in self.threads.items():
+            samples.user.extend([KERNEL_CODE] * 3 + [ELSEWHERE])
+            samples.system += self.kernel
+            self.ran[thread] += 6 * self.period_ns
 
-    def drain(self):
-        self.cpu_ns += 6 * self.period_ns
-        user = [(KERNEL_CODE, 1), (KERNEL_CODE, 2), (KERNEL_CODE, 3), (ELSEWHERE, 4)]
-        return Drained(user, [5] if self.kernel else [], 0)
+    def cpu_ns(self, thread):
+        return self.ran[thread]
 
-    def close(self):
-        pass
+    def close(self, thread):
+        self.threads.pop(thread, None)
 
 
 @pytest.fixture
@@ -77,12 +87,8 @@ def machine(monkeypatch, tmp_path):
             task__1__children="",
         )
 
-    def refused(period_ns):
-        raise RefusedError(errno.EACCES, "no privileges")
-
-    monkeypatch.setattr(threads, "Event", FakeEvent)
-    monkeypatch.setattr(attach, "ProcessorEvents", refused)
-    monkeypatch.setattr(FakeEvent, "root", tmp_path, raising=False)
+    monkeypatch.setattr(attach, "Events", FakeEvents)
+    monkeypatch.setattr(FakeEvents, "root", tmp_path, raising=False)
     monkeypatch.setattr(attach, "INTERVAL_S", 1e6)  # looks when it is asked
     monkeypatch.setenv("FRAMEWORKTAX_RUNTIME_DIR", str(tmp_path / "run"))
     process()
@@ -147,7 +153,7 @@ def test_what_the_kernel_refuses_is_one_line_with_a_remedy(
     level = machine.root / "proc/sys/kernel/perf_event_paranoid"
     level.parent.mkdir(parents=True)
     level.write_text(f"{paranoid}\n")
-    monkeypatch.setattr(FakeEvent, "refuses", number)
+    monkeypatch.setattr(FakeEvents, "refuses", number)
     with pytest.raises(NothingMeasuredError, match=says) as refused:
         Observation(PID, root=machine.root).__enter__()
     assert "\n" not in str(refused.value)
@@ -255,7 +261,7 @@ def test_an_observation_of_two_threads(machine):
 
 
 def test_where_kernel_mode_gives_no_samples_the_system_is_what_is_missing(machine, monkeypatch):
-    monkeypatch.setattr(FakeEvent, "kernel", False)
+    monkeypatch.setattr(FakeEvents, "kernel", False)
     found = observed(machine)
     # Six periods of processor time, four samples.
     assert found.sections[0].bill_ns["system"] == pytest.approx(found.sections[0].cpu_ns / 3)
@@ -263,7 +269,7 @@ def test_where_kernel_mode_gives_no_samples_the_system_is_what_is_missing(machin
 
 
 def test_a_process_that_ends_before_it_ran_has_no_share(machine, monkeypatch):
-    monkeypatch.setattr(FakeEvent, "drain", lambda self: Drained([], [], 0))
+    monkeypatch.setattr(FakeEvents, "read", lambda self: None)
     with Observation(PID, root=machine.root) as observation:
         shutil.rmtree(machine.root / "proc" / str(PID))
         assert not observation.is_ended
@@ -279,9 +285,9 @@ def test_a_reader_that_fails_is_an_error_and_no_smaller_number(machine, monkeypa
     monkeypatch.setattr(attach, "INTERVAL_S", 0.001)
     monkeypatch.setattr(attach, "WINDOW_S", 1e6)
     with Observation(PID, root=machine.root) as observation:
-        monkeypatch.setattr(FakeEvent, "drain", lambda self: 1 // 0)
+        monkeypatch.setattr(FakeEvents, "read", lambda self: 1 // 0)
         observation._reader.join()
-        monkeypatch.setattr(FakeEvent, "drain", lambda self: Drained([], [], 0))
+        monkeypatch.setattr(FakeEvents, "read", lambda self: None)
         with pytest.raises(ZeroDivisionError):
             observation.update()
 

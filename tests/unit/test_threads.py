@@ -12,44 +12,47 @@ import time
 import pytest
 
 from frameworktax.attribution import perf_event, threads
-from frameworktax.attribution.perf_event import PERIOD_NS, Drained, RefusedError, probe
-from frameworktax.attribution.threads import ProcessorEvents, ThreadSampler
+from frameworktax.attribution.perf_event import PERIOD_NS, RefusedError, probe
+from frameworktax.attribution.threads import Events, ThreadSampler
 
 needs_perf_event = pytest.mark.skipif(probe() is not None, reason=str(probe()))
 PID = 1 << 26  # above any pid
 
 
-class FakeEvent:
-    """A thread whose every drain gives one sample in user mode, one in kernel mode, two lost."""
+class FakeEvents(Events):
+    """Threads of which each reading gives a sample in user mode, one in kernel mode, two lost."""
 
     refuses: dict[int, int]
-    open: set[int]
+    opened: set[int]
 
-    def __init__(self, stretch_ns, *, thread, period_ns, kernel):
+    def open(self, samples):
+        thread = samples.thread
         if thread in self.refuses:
             raise RefusedError(self.refuses[thread], os.strerror(self.refuses[thread]))
-        self.kernel, self.thread, self.cpu_ns = True, thread, 0
-        self.drains = 0
-        self.open.add(thread)
+        self.threads[thread] = samples
+        self.readings = getattr(self, "readings", {}) | {thread: 0}
+        self.opened.add(thread)
 
-    def resume(self):
-        pass
+    def read(self):
+        for thread, samples in self.threads.items():
+            samples.user.append(thread)
+            samples.system += 1
+            samples.lost += 2
+            self.readings[thread] += 1
 
-    def drain(self):
-        self.drains += 1
-        self.cpu_ns += 1000
-        return Drained([(self.thread, self.drains)], [self.drains], 2)
+    def cpu_ns(self, thread):
+        return 1000 * self.readings[thread]
 
-    def close(self):
-        self.open.remove(self.thread)
+    def close(self, thread):
+        del self.threads[thread]
+        self.opened.remove(thread)
 
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
     """A fake /proc: call it with the threads that are there."""
-    monkeypatch.setattr(threads, "Event", FakeEvent)
-    monkeypatch.setattr(FakeEvent, "refuses", {}, raising=False)
-    monkeypatch.setattr(FakeEvent, "open", set(), raising=False)
+    monkeypatch.setattr(FakeEvents, "refuses", {}, raising=False)
+    monkeypatch.setattr(FakeEvents, "opened", set(), raising=False)
     tasks = tmp_path / f"proc/{PID}/task"
     ran = [0]
 
@@ -72,14 +75,14 @@ def machine(monkeypatch, tmp_path):
 
 def sampler_of(machine):
     """A sampler that looks only when it is asked."""
-    return ThreadSampler(PID, period_ns=PERIOD_NS, root=machine.root)
+    return ThreadSampler(PID, FakeEvents(PERIOD_NS), machine.root)
 
 
 class FakeRing:
     """A processor that has run, since the last time, what ``samples`` holds: (thread, mode)."""
 
-    def __init__(self, lost=0):
-        self.samples, self.lost = [], lost
+    def __init__(self):
+        self.samples, self.lost = [], 0
 
     def take(self):
         data = b"".join(
@@ -96,13 +99,13 @@ class FakeRing:
 
 
 def test_samples_of_processors_are_handed_to_the_threads_that_are_asked_for(machine, monkeypatch):
-    rings = [FakeRing(), FakeRing(lost=3)]
+    rings = [FakeRing(), FakeRing()]
     monkeypatch.setattr(threads, "_rings", lambda *_: rings)
     user, kernel = 2, perf_event.MODE_KERNEL
     rings[0].samples = [(1, user)]  # before it is asked for
     machine(1, 2)
-    events = ProcessorEvents(period_ns=1000)
-    with ThreadSampler(PID, period_ns=1000, root=machine.root, processors=events) as sampler:
+    with ThreadSampler(PID, Events(1000, processors=True), machine.root) as sampler:
+        rings[1].lost = 3
         rings[0].samples = [(1, user), (99, user), (2, user), (2, kernel)]
         rings[1].samples = [(1, user), (99, kernel), (-1, user)]  # the last is ending
         machine(1, 2)
@@ -127,7 +130,7 @@ def test_threads_that_begin_and_end_each_have_their_samples(machine):
         by_id = {one.thread: one for one in taken}
         assert {id: (list(one.user), one.ended) for id, one in by_id.items()} == {
             1: ([1, 1], True),  # with all, and once more when it had ended
-            2: ([2, 2], False),
+            2: ([2, 2, 2], False),
             3: ([3], False),
         }
         assert by_id[2].name == "thread-2"
@@ -138,39 +141,7 @@ def test_threads_that_begin_and_end_each_have_their_samples(machine):
             (2, 0, [2]),
             (3, 0, [3]),
         ]
-    assert FakeEvent.open == set()
-
-
-def test_idle_time_lies_between_threads_one_after_another_and_all_at_once(machine, monkeypatch):
-    now, ran = [0], [0]
-    monkeypatch.setattr(threads.time, "perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(ThreadSampler, "_process_clock", lambda self: ran[0])
-    machine(1, 2)
-    with sampler_of(machine) as sampler:
-        for now[0], ran[0] in ((5_000, 2_000), (6_500, 4_000)):
-            sampler.look()
-        assert sampler.idle_ns == (3_000, 4_500)  # two threads take 2,000 in 1,500 and not less
-        now[0], ran[0] = 15_500, 6_000
-        sampler.take()
-        assert sampler.idle_ns == (10_000, 12_500)
-        # Two threads on two processors take 2,000 and a little in 1,000, as clocks are read.
-        now[0], ran[0] = 16_500, 8_010
-        sampler.look()
-        assert sampler.idle_ns == (10_000, 12_495)
-        # One ends and two begin meanwhile: any of the four can have run.
-        machine(2, 3, 4)
-        now[0], ran[0] = 17_500, 10_010
-        sampler.look()
-        assert sampler.idle_ns == (10_000, 12_995)
-        monkeypatch.setattr(threads.os, "cpu_count", lambda: 1)
-        now[0], ran[0] = 18_500, 10_210
-        sampler.look()
-        assert sampler.idle_ns == (10_800, 13_795)
-        monkeypatch.setattr(ThreadSampler, "_process_clock", lambda self: None)  # it has ended
-        now[0] += 1_000
-        sampler.look()
-        assert sampler.idle_ns == (10_800, 14_795)
+    assert FakeEvents.opened == set()
 
 
 def test_clocks_of_threads_are_read_where_samples_are_taken_and_not_at_each_look(
@@ -191,7 +162,7 @@ def test_clocks_of_threads_are_read_where_samples_are_taken_and_not_at_each_look
 
 def test_a_thread_that_is_refused_is_counted_and_one_that_just_ended_is_not(machine):
     machine(1, 2, 3, 4)
-    FakeEvent.refuses.update({2: errno.EMFILE, 3: errno.ESRCH, 4: errno.EMFILE})
+    FakeEvents.refuses.update({2: errno.EMFILE, 3: errno.ESRCH, 4: errno.EMFILE})
     with sampler_of(machine) as sampler:
         taken = sampler.take()
     assert [one.thread for one in taken] == [1]
@@ -201,7 +172,7 @@ def test_a_thread_that_is_refused_is_counted_and_one_that_just_ended_is_not(mach
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENOSYS, errno.EMFILE])
 def test_where_no_thread_may_be_sampled_the_reason_is_an_error(machine, number):
     machine(1, 2)
-    FakeEvent.refuses.update({1: number, 2: number})
+    FakeEvents.refuses.update({1: number, 2: number})
     with pytest.raises(RefusedError, match=os.strerror(number)):
         sampler_of(machine).start()
 
@@ -236,7 +207,7 @@ def test_another_process_is_sampled_until_it_ends():
     before = len(os.listdir("/proc/self/fd"))
     command = [sys.executable, "-S", "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        with ThreadSampler(process.pid, period_ns=PERIOD_NS) as sampler:
+        with ThreadSampler(process.pid, Events(PERIOD_NS)) as sampler:
             process.stdin.write(b"\n")
             process.stdin.close()
             while not sampler.is_ended:  # as a zombie: not waited for yet

@@ -273,6 +273,10 @@ class Ring:
         struct.pack_into("<Q", self._ring, _HEAD + 8, head)
         return data
 
+    def count_ns(self) -> int:
+        """Return the CPU time that was sampled, samples or not."""
+        return int(struct.unpack_from("<Q", os.read(self._fd, 16))[0])
+
     def is_half_full(self) -> bool:
         """Return whether half of the ring is waiting to be read."""
         head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)

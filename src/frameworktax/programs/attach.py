@@ -22,7 +22,7 @@ from frameworktax.attribution.buckets import UNREAD, classify, is_judged
 from frameworktax.attribution.perf_event import RefusedError
 from frameworktax.attribution.py_spy import FunctionRecording, probe
 from frameworktax.attribution.symbols import JIT, KERNEL, Leaf, PerfMap, Resolver
-from frameworktax.attribution.threads import INTERVAL_S, SLACK, ProcessorEvents, ThreadSampler
+from frameworktax.attribution.threads import INTERVAL_S, SLACK, Events, ThreadSampler
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.recorder import this_environment
 from frameworktax.programs import target
@@ -143,13 +143,11 @@ class _Observed:
     """A process while it is observed."""
 
     def __init__(
-        self, found: Target, period_ns: int, root: Path, processors: ProcessorEvents | None
+        self, found: Target, period_ns: int, root: Path, processors: Events | None
     ) -> None:
         folder = root / "proc" / str(found.pid)
         self.target, self._period_ns = found, period_ns
-        self.sampler = ThreadSampler(
-            found.pid, period_ns=period_ns, root=root, processors=processors
-        )
+        self.sampler = ThreadSampler(found.pid, processors or Events(period_ns), root)
         self._per = "thread" if processors is None else "processor"
         maps = (folder / "maps").read_text(errors="replace")
         perf_map = PerfMap(folder / f"root/tmp/perf-{found.inner_pid}.map")
@@ -220,7 +218,6 @@ class _Observed:
             wall_ns=self.sampler.wall_ns,
             cpu_ns=self.seen.cpu_ns,
             unseen_cpu_ns=self.sampler.unseen_cpu_ns,
-            idle_ns=self.sampler.idle_ns,
             tax_share=self.seen.tax_share(self._per),
             bill_ns=self.seen.bill_ns(),
             symbols_ns=self.seen.symbols_ns(),
@@ -305,7 +302,7 @@ class Observation:
     ) -> None:
         self.target = target.find(pid, root)
         self._asks_processors = processors
-        self._processors: ProcessorEvents | None = None
+        self._processors: Events | None = None
         self._root, self._period_ns = root, period_ns
         self._asks_functions = functions
         self._processes: dict[tuple[int, int], _Observed] = {}
@@ -326,8 +323,8 @@ class Observation:
             if self._asks_processors:
                 # What follows needs no privileges, and says why where it is refused as well.
                 with contextlib.suppress(RefusedError):
-                    self._processors = ProcessorEvents(self._period_ns)
-                    until.callback(self._processors.close)
+                    self._processors = Events(self._period_ns, processors=True)
+                    until.callback(self._processors.close_all)
             try:
                 self._add(self.target)
             except RefusedError as refused:

@@ -104,10 +104,7 @@ def _cut(symbol: str) -> str:
 
 def load(process: Process) -> str:
     """Return how much of the time the process ran, in a sentence."""
-    wall = process.wall_ns or 1
-    least, most = (percent(ns / wall) for ns in process.idle_ns)
-    idle = least if least == most else f"{least} to {most}"
-    text = f"{percent(process.cpu_ns / wall)} of a processor; idle for {idle} of the time"
+    text = f"{percent(process.cpu_ns / (process.wall_ns or 1))} of a processor"
     return text + "; it has ended" if process.ended else text
 
 

@@ -150,7 +150,6 @@ class Process(HtmlRepr):
         cpu_ns: processor time of its sampled threads.
         unseen_cpu_ns: its processor time beyond that, signed: threads that began and ended between
             two looks, or could not be sampled; None where it ended before it was read.
-        idle_ns: time in which none of its threads ran, at least and at most.
         tax_share: share of processor time outside math kernels; None without samples.
         bill_ns: processor time by line of the breakdown.
         symbols_ns: (line, library, symbol, processor time), most first.
@@ -164,7 +163,6 @@ class Process(HtmlRepr):
     wall_ns: int
     cpu_ns: int
     unseen_cpu_ns: int | None
-    idle_ns: tuple[int, int]
     tax_share: Estimate | None
     bill_ns: Mapping[str, float]
     symbols_ns: tuple[tuple[str, str, str, float], ...]
