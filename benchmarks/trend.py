@@ -18,8 +18,7 @@ from pathlib import Path
 from frameworktax import api
 from frameworktax.analysis.regime import DEVICES
 from frameworktax.analysis.whatif import replay
-from frameworktax.analysis.whatif.formulas import UNIFORM, Refused, totals
-from frameworktax.analysis.whatif.predict import errors_shown
+from frameworktax.analysis.whatif.formulas import UNIFORM, Refused, errors_shown, totals
 from frameworktax.analysis.whatif.replay import Queues
 from frameworktax.records import Estimate, Measurement
 from frameworktax.report.words import duration

@@ -23,8 +23,14 @@ from typing import Any
 from rich.console import Console
 
 from frameworktax import api, store
-from frameworktax.analysis.whatif.formulas import SAME_KERNELS
-from frameworktax.analysis.whatif.predict import ENOUGH, FILE, MEDIAN, P95, distrust
+from frameworktax.analysis.whatif.formulas import (
+    ENOUGH,
+    FILE,
+    MEDIAN,
+    P95,
+    SAME_KERNELS,
+    distrust,
+)
 from frameworktax.cli.progress import ProgressView
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import Plan

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.analysis.trace.document import document
-from frameworktax.analysis.whatif.formulas import WhatIf, check
-from frameworktax.analysis.whatif.predict import predict, predict_steps
+from frameworktax.analysis.whatif.formulas import WhatIf, check, predict, predict_steps
 from frameworktax.api import Results, read_store
 from frameworktax.errors import TraceError, UsageError
 from frameworktax.integrations import readers

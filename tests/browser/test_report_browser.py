@@ -20,7 +20,7 @@ pages.needed()
 from test_report import hostile
 
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import predict as whatif
+from frameworktax.analysis.whatif import formulas as whatif
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.report import charts, trace_blocks, words
 from frameworktax.report.families import families

@@ -9,8 +9,7 @@ import sample_records as data
 import frameworktax as ft
 from frameworktax import store
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif.formulas import WhatIf
-from frameworktax.analysis.whatif.predict import errors_shown
+from frameworktax.analysis.whatif.formulas import WhatIf, errors_shown
 from frameworktax.errors import UsageError
 from frameworktax.explaining import explain_run
 from frameworktax.records import Estimate, Prediction, Run

@@ -8,7 +8,7 @@ import sample_records as data
 from test_where import stack
 
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif.predict import WhatIf, predict
+from frameworktax.analysis.whatif.formulas import WhatIf, predict
 from frameworktax.errors import UsageError
 from frameworktax.records import Attribution, Measurement, Run, Workload
 from frameworktax.report import charts, html, page_data, run_blocks, trace_blocks

@@ -13,8 +13,7 @@ from two_queues import play, random_program
 
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif import formulas
-from frameworktax.analysis.whatif import predict as predicting
-from frameworktax.analysis.whatif.predict import WhatIf, predict, predict_steps
+from frameworktax.analysis.whatif.formulas import WhatIf, predict, predict_steps
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
 
@@ -24,7 +23,7 @@ def shown(request, monkeypatch):
     """The errors that formulas have shown: what a test puts in, or the committed ones."""
     errors = {}
     if "committed" not in request.node.name:
-        monkeypatch.setattr(predicting, "errors_shown", lambda: errors)
+        monkeypatch.setattr(formulas, "errors_shown", lambda: errors)
     return errors
 
 
@@ -311,7 +310,7 @@ def test_the_committed_table_is_readable_and_names_known_formulas():
         formulas.HOST_TIME,
         "device span, line over batch",  # of benchmarks/prediction_checks.py
     }
-    for name, errors in predicting.errors_shown().items():
+    for name, errors in formulas.errors_shown().items():
         assert name in known
         assert 0 <= errors["median"] <= errors["p95"] and errors["n"] >= 1
 

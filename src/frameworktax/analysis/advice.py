@@ -1,15 +1,15 @@
 """What to do about it, ranked by measured gain, each with its evidence.
 
 Advice whose interval includes 1.0 is not given. ``measured`` gains were measured; ``predicted``
-ones, a what-if or a share of the bill that would go away, are given only where nothing of their
-kind was measured, and say so; ``bound`` is the most that a change could give.
+ones, a share of the bill that would go away, are given only where nothing of their kind was
+measured; ``bound`` is the most that a change could give.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis.bill import TWIN, Bill
@@ -22,8 +22,6 @@ from frameworktax.analysis.estimates import (
     scaled,
     times,
 )
-from frameworktax.analysis.whatif.formulas import SAME_KERNELS, Case, Refused, WhatIf, answer
-from frameworktax.analysis.whatif.predict import predict_from
 from frameworktax.analysis.where import where
 from frameworktax.records import (
     FLOOR,
@@ -235,9 +233,8 @@ def advise(
             continue
         same = [m for m in measured if m.runtime == focus.runtime]
         curve = next((c for c in curves if c.runtime == focus.runtime), None)
-        advice += [_batch(focus, same, curve), _faster_kernels(focus), _no_tax(focus)]
+        advice += [_batch(focus, same, curve), *_kernels_and_tax(focus)]
         advice += [_packing(focus, at_first, bills), _allocator(same, bills), _place(focus)]
-        advice += unmeasured(focus, measured)
     kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
     return list(ranked(kept)), unranked(at_first)
 
@@ -330,51 +327,41 @@ def _place(m: Measurement) -> Advice | None:
     )
 
 
-def _faster_kernels(m: Measurement) -> Advice | None:
-    share = m.tax_share
-    if share is None or m.bill_method == TWIN or share.low <= 0:
-        return None  # a lower figure of the tax, or one that may be zero, bounds nothing of use
-    gain = replace(inverse(share), method="latency / tax")
-    cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
-    return Advice(
-        action=f"{cause} would give at most {times(gain.high)} with {m.runtime} "
-        f"at batch {m.workload.batch}",
-        evidence=f"{_name(m)}: {percent(share.value)} of the latency is outside kernels "
-        f"({m.bill_method})",
-        gain=gain,
-        kind="bound",
-    )
-
-
-def _no_tax(m: Measurement) -> Advice | None:
+def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
+    """Yield what faster kernels, and no tax at all, could give at most."""
     share = m.tax_share
     if share is None or m.bill_method == TWIN:
-        return None  # a twin's tax is a lower figure, so it bounds nothing from above
-    gain = without(share, "latency / kernel time")
-    if gain is None:
-        return None
-    return Advice(
-        action="the same kernels without any framework tax would give at most "
-        f"{times(gain.high)} over {m.runtime} at batch {m.workload.batch}",
-        evidence=f"{_name(m)}: kernels take {percent(1 - share.value)} of the latency; "
-        "a larger gain needs other kernels",
-        gain=gain,
-        kind="bound",
-    )
+        return  # a twin's tax is a lower figure, so it bounds nothing
+    if share.low > 0:
+        gain = replace(inverse(share), method="latency / tax")
+        cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
+        yield Advice(
+            action=f"{cause} would give at most {times(gain.high)} with {m.runtime} "
+            f"at batch {m.workload.batch}",
+            evidence=f"{_name(m)}: {percent(share.value)} of the latency is outside kernels "
+            f"({m.bill_method})",
+            gain=gain,
+            kind="bound",
+        )
+    if (most := without(share, "latency / kernel time")) is not None:
+        yield Advice(
+            action="the same kernels without any framework tax would give at most "
+            f"{times(most.high)} over {m.runtime} at batch {m.workload.batch}",
+            evidence=f"{_name(m)}: kernels take {percent(1 - share.value)} of the latency; "
+            "a larger gain needs other kernels",
+            gain=most,
+            kind="bound",
+        )
 
 
 def _allocator(same: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill]) -> Advice | None:
-    found = [
-        (m, bill.memory)
-        for m in same
-        if (bill := bills.get((m.runtime, m.workload.batch))) is not None
-        and bill.memory is not None
-    ]
-    m, share = max(found, key=lambda item: item[1].value, default=(None, None))
-    if m is None or share is None or share.value < ALLOCATOR:
+    every = ((m, bills.get((m.runtime, m.workload.batch))) for m in same)
+    found = [(m, bill.memory) for m, bill in every if bill is not None and bill.memory is not None]
+    if not found:
         return None
+    m, share = max(found, key=lambda item: item[1].value)
     gain = without(share, "latency without allocator and page faults")
-    if gain is None:
+    if gain is None or share.value < ALLOCATOR:
         return None
     return Advice(
         action=f"keep memory between calls of {m.runtime}: start it with {KEEP}, "
@@ -384,9 +371,6 @@ def _allocator(same: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill
         gain=gain,
         kind="bound",  # what of it small blocks cost, no setting takes away
     )
-
-
-# --- predicted, only for what nothing was measured of -------------------------------------------
 
 
 def _packing(
@@ -407,45 +391,5 @@ def _packing(
         evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} goes "
         "into packing the same weights again at every call",
         gain=gain,
-        kind="predicted",
-    )
-
-
-def unmeasured(focus: Measurement, measured: Sequence[Measurement]) -> list[Advice]:
-    """Return advice on runtimes that were not measured.
-
-    Args:
-        focus: the point it starts from, at the smallest batch.
-        measured: every measured point of its family; what is among them is never predicted.
-    """
-    known = [m for m in measured if m.latency_ns is not None]
-    beside = {m.runtime for m in known if m.workload.batch == focus.workload.batch}
-    names = [name for name in (*SAME_KERNELS, "cuda-graph") if name not in beside]
-    found = [_predicted(focus, known, name) for name in names]
-    return [advice for advice in found if advice is not None]
-
-
-def _predicted(focus: Measurement, measured: Sequence[Measurement], runtime: str) -> Advice | None:
-    """Return a prediction as advice; None where it was refused, or is no prediction."""
-    case = Case(focus, measured, measured, WhatIf(runtime=runtime))
-    try:
-        answer(case)
-    except Refused:  # of most points, which is found out in a tenth of the time of a prediction
-        return None
-    found = predict_from(case)
-    if found is None or found.factor is None:
-        return None
-    shown = found.shown_error
-    error = (
-        f"off by {shown['median']:.0%} at the median of {shown['n']:.0f} checks"
-        if shown is not None
-        else "never checked on such a machine"
-    )
-    return Advice(
-        action=f"try {runtime}: {times(found.factor.value)} faster than {focus.runtime} "
-        f"at batch {focus.workload.batch}, by prediction",
-        evidence=f"{_name(focus)}, batch {focus.workload.batch}: {runtime} at this batch was not "
-        f"measured; {found.formula}, {error}",
-        gain=found.factor,
         kind="predicted",
     )

@@ -52,7 +52,8 @@ def _tax(m: Measurement) -> str:
     if not determined(m.tax_share):
         low, high = 100 * m.tax_share.low, 100 * m.tax_share.high
         return f"the tax of {m.runtime} {where} is not determined ({low:.0f} to {high:.0f} %)"
-    share = _tax_text(m.tax_share)
+    value, half = share_texts(m.tax_share)
+    share = f"{value} ±{half} %" if half else f"{value} %"
     if m.bill_method == TWIN:
         return f"{m.runtime} has {share} warm overhead {where}"
     return f"{m.runtime} pays {share} framework tax {where}"
@@ -61,11 +62,6 @@ def _tax(m: Measurement) -> str:
 def determined(share: Estimate) -> bool:
     """Return whether a tax share is known well enough to be named as a number."""
     return (share.high - share.low) / 2 < UNDETERMINED
-
-
-def _tax_text(share: Estimate) -> str:
-    value, half = share_texts(share)
-    return f"{value} ±{half} %" if half else f"{value} %"
 
 
 def _free(m: Measurement, curves: Sequence[Curve]) -> str:

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from frameworktax.analysis.whatif.formulas import WhatIf
-from frameworktax.analysis.whatif.predict import predict
+from frameworktax.analysis.whatif.formulas import WhatIf, predict
 from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of, point_name
 from frameworktax.report.charts import AXES, FIELDS, Picture, lines
 from frameworktax.report.families import Family, families

@@ -1,4 +1,4 @@
-"""What is asked of a what-if, and the formulas that answer from one measured point.
+"""What would change if: what is asked, the formulas that answer, and the error each has shown.
 
 On a CPU host and kernels share a thread, and latency is the sum of both. Each formula gives a
 ratio, latency after over latency before, with its interval: most of what moves a latency moves both
@@ -11,24 +11,40 @@ does, and needs no playing:
     f = max(H + K / N, H / N + D)
 
 with H host time, K kernel time, D the kernels queued back to back (their gaps, D − K, stay). What
-the latency has beyond that is ``sync`` and stays. Sources and errors: METHOD, section 9.
+the latency has beyond that is ``sync`` and stays. Sources and errors: METHOD, section 9. A formula
+that has shown larger errors than it may is refused.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.estimates import inverse, product, propagate, quotient
+from frameworktax.analysis.estimates import inverse, paired_ratio, product, propagate, quotient
 from frameworktax.analysis.whatif import replay
 from frameworktax.analysis.whatif.replay import Change
 from frameworktax.errors import UsageError
-from frameworktax.records import Estimate, Measurement, device_of
+from frameworktax.records import (
+    FLOOR,
+    Estimate,
+    FamilyKey,
+    Measurement,
+    Prediction,
+    Run,
+    device_of,
+    point_name,
+)
+from frameworktax.traces.timeline import Step
 
 MEASURED = "measured"
 """The formula of an answer that was measured: nothing was predicted."""
@@ -61,41 +77,36 @@ class WhatIf:
     depth: float | None = None
     runtime: str | None = None
 
+    def given(self) -> dict[str, Any]:
+        """Return what is asked, by name."""
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in every.items() if value not in (None, False)}
+
     def words(self) -> str:
         """Return the change as it would be typed: ``--device-speed 2 --graphs``."""
-        parts = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            option = f"--{field.name.replace('_', '-')}"
-            if value is True:
-                parts.append(option)
-            elif value not in (None, False):
-                parts.append(
-                    f"{option} {value:g}" if not isinstance(value, str) else f"{option} {value}"
-                )
-        return " ".join(parts)
+        said = []
+        for name, value in self.given().items():
+            shown = f" {value}" if isinstance(value, str) else f" {value:g}" * (value is not True)
+            said.append(f"--{name.replace('_', '-')}{shown}")
+        return " ".join(said)
 
 
 def check(asked: WhatIf) -> None:
     """Raise UsageError where a change is impossible, or none is asked for."""
-    for field in fields(asked):
-        value = getattr(asked, field.name)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if number and not 0 < value < math.inf:
-            option = f"--{field.name.replace('_', '-')}"
+    for name, value in ((field.name, getattr(asked, field.name)) for field in fields(asked)):
+        if type(value) in (int, float) and not 0 < value < math.inf:
+            option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} must be above zero (got {value:g})")
-    if not asked.words():
+    if not asked.given():
         raise UsageError("no change to predict; give --batch 8, --host-speed 2 or another")
 
 
 def changes(asked: WhatIf) -> list[WhatIf]:
     """Return each change alone, and those of the machine together where there are several."""
-    names = [f.name for f in fields(asked) if getattr(asked, f.name) not in (None, False)]
-    alone = [WhatIf(**{name: getattr(asked, name)}) for name in names]
-    machine = [name for name in names if name in REPLAYED]
-    if len(machine) > 1:
-        alone.append(WhatIf(**{name: getattr(asked, name) for name in machine}))
-    return alone
+    given = asked.given()
+    alone = [WhatIf(**{name: value}) for name, value in given.items()]
+    machine = {name: value for name, value in given.items() if name in REPLAYED}
+    return [*alone, WhatIf(**machine)] if len(machine) > 1 else alone
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -159,7 +170,8 @@ def answer(case: Case) -> Answer:
     known = formulas(case.m)
     if known is ON_DEVICE:
         totals(case.m)
-    found = next(known[name] for name in known if getattr(case.asked, name))
+    given = case.asked.given()
+    found = next(known[name] for name in known if name in given)
     if isinstance(found, str):
         raise Refused("none", found)
     return found[1](case)
@@ -167,7 +179,7 @@ def answer(case: Case) -> Answer:
 
 def scales(asked: WhatIf, known: Formulas) -> str:
     """Return what a change scales and what it keeps; of several changes each, in brackets."""
-    found = [known[f.name] for f in fields(asked) if getattr(asked, f.name)]
+    found = [known[name] for name in asked.given()]
     said = [one[0] for one in found if not isinstance(one, str)]
     return said[0] if len(said) == 1 else " and ".join(f"({one})" for one in said)
 
@@ -271,8 +283,7 @@ def _cpu_speed(case: Case) -> Answer:
 def _host_speed(case: Case) -> Answer:
     m = case.m
     if m.tax_share is None or m.bill_method in (None, TWIN):
-        reason = f"kernel time of {m.runtime} is not known by sampling"
-        raise Refused(HOST, reason)
+        raise Refused(HOST, f"kernel time of {m.runtime} is not known by sampling")
     return _scaled(m, faster_host(m.tax_share, case.asked.host_speed or 1.0), HOST)
 
 
@@ -515,3 +526,159 @@ ON_DEVICE: Formulas = {
     "host_speed": (_HOST, _replayed),
     "cpu_speed": (_HOST, _replayed),
 }
+
+
+# --- predictions ---------------------------------------------------------------------------------
+
+Table = Mapping[str, Mapping[str, float]]
+"""Formula → the error it has shown: ``{"median", "p95", "n"}``, relative."""
+FILE = "formula_errors.json"
+MEDIAN, P95 = 0.05, 0.15
+"""Median and 95th percentile of the relative error up to which a formula is trusted."""
+ENOUGH = 5
+"""Checks below which nothing is refused: one disturbed measurement is no verdict."""
+
+
+@cache
+def errors_shown() -> Table:
+    """Return the errors that formulas have shown, as ``benchmarks/validate.py`` measured them."""
+    text = (resources.files("frameworktax.analysis.whatif") / FILE).read_text(encoding="utf-8")
+    found: Table = json.loads(text)["formulas"]
+    return found
+
+
+def distrust(shown: Mapping[str, float] | None) -> str | None:
+    """Return why a formula is refused, by the error it has shown; None with too few checks."""
+    if shown is None or shown["n"] < ENOUGH:
+        return None
+    if shown["median"] <= MEDIAN and shown["p95"] <= P95:
+        return None
+    return (
+        f"this formula was off by {shown['median']:.1%} at the median and {shown['p95']:.1%} at "
+        f"the 95th percentile of {shown['n']:.0f} checks; measure, do not predict"
+    )
+
+
+def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction, ...]:
+    """Return one prediction for each change asked and each point it can start from.
+
+    Args:
+        asked: the changes; each is answered alone, and those that are replayed also together.
+        run: a document: it starts from one measured point a model and runtime, at the smallest
+            batch.
+        alone: whether each of several changes is answered; otherwise all of them at once only.
+
+    Returns:
+        Predictions and refusals, point by point.
+
+    Raises:
+        UsageError: a factor or batch at or below zero, or nothing asked.
+    """
+    check(asked)
+    measured = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
+    first: dict[tuple[FamilyKey, str], Measurement] = {}
+    families: dict[FamilyKey, list[Measurement]] = defaultdict(list)
+    for m in measured:
+        family = m.family()
+        families[family].append(m)
+        smallest = first.setdefault((family, m.runtime), m)
+        if m.workload.batch < smallest.workload.batch:
+            first[family, m.runtime] = m
+    return tuple(
+        _predicted(Case(m, families[family], measured, one))
+        for (family, _), m in first.items()
+        for one in (changes(asked) if alone else [asked])
+        if one.runtime != m.runtime and one.batch != m.workload.batch  # else it changes nothing
+    )
+
+
+def _predicted(case: Case) -> Prediction:
+    m, asked = case.m, case.asked
+    made = Prediction(
+        change=asked.words(),
+        subject=point_name(m.point),
+        formula="",
+        scales=scales(asked, formulas(m)),
+    )
+    try:
+        return _prediction(made, _measured(case) or answer(case), m.latency_ns)
+    except Refused as refused:
+        return replace(made, formula=refused.formula, reason=refused.reason)
+
+
+def _measured(case: Case) -> Answer | None:
+    """Return the point that was asked for, where it was measured: then nothing is predicted."""
+    m, asked = case.m, case.asked
+    if asked.host_speed or asked.device_speed or asked.cpu_speed:
+        return None
+    w = m.workload
+    workload = replace(
+        w,
+        batch=asked.batch or w.batch,
+        width=w.width * (asked.width or 1),
+        depth=w.depth * (asked.depth or 1),
+    )
+    runtime = "cuda-graph" if asked.graphs else asked.runtime or m.runtime
+    point = replace(m.point, workload=workload, runtime=runtime)
+    # graphs asked of what replays one already is the point itself
+    others = (o for o in case.everything if o.runtime == runtime and o is not m)
+    found = next((o for o in others if o.point == point), None)
+    if found is None or found.latency_ns is None:
+        return None
+    return Answer(MEASURED, found.latency_ns, paired_ratio(m, found))
+
+
+def _prediction(made: Prediction, answer: Answer, before: Estimate | None) -> Prediction:
+    """Return an answer with the errors that its formula has shown, or why it is refused."""
+    errors = errors_shown().get(answer.formula)
+    made = replace(made, formula=answer.formula, shown_error=errors)
+    if reason := distrust(errors):
+        return replace(made, reason=reason)
+    factor = answer.factor or (before and quotient(before, answer.latency, answer.formula))
+    return replace(made, latency_ns=answer.latency, factor=factor)
+
+
+def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[Prediction, ...]:
+    """Return one prediction for each change asked, from steps of a trace.
+
+    Args:
+        asked: the changes, as for ``predict``.
+        steps: all of one kind: together they give one interval.
+        subject: what the steps are called.
+
+    Raises:
+        UsageError: a factor or batch at or below zero, or nothing asked.
+    """
+    check(asked)
+    try:
+        queues = [replay.queues_of(step) for step in steps]
+        beyond = (replay.unexplained(q.sync_ns, replay.run(q).latency_ns) for q in queues)
+        unusable = next((reason for reason in beyond if reason), None)
+    except UsageError as error:
+        queues, unusable = [], str(error)
+    found = []
+    for one in changes(asked):
+        made = Prediction(
+            change=one.words(),
+            subject=subject,
+            formula=replay.RECORDED,
+            scales=scales(one, ON_DEVICE),
+        )
+        reason = (_not_in_a_trace(one) if queues else None) or unusable
+        if reason is None and one.graphs and any(q.blocked.any() for q in queues):
+            reason = "the host waits for the device inside the step; a graph cannot hold that"
+        if reason is not None:
+            found.append(replace(made, reason=reason))
+        else:
+            before, after = replay.steps_latency(queues, change_of(one))
+            found.append(_prediction(made, Answer(replay.RECORDED, after), before))
+    return tuple(found)
+
+
+def _not_in_a_trace(asked: WhatIf) -> str | None:
+    """Return why a trace alone cannot answer, or None."""
+    if asked.batch or asked.width or asked.depth:
+        return "a trace has one size; record the other size too, or measure the model"
+    if asked.runtime and asked.runtime != "cuda-graph":
+        return f"the host time of {asked.runtime} is not in a trace; measure the model"
+    return None

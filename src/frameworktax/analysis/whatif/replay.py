@@ -162,11 +162,9 @@ def changed(queues: Queues, change: Change) -> Queues:
 def queues_of(step: Step) -> Queues:
     """Return the queues of a recorded step, calibrated so that their replay is the step.
 
-    Returns:
-        Queues in launch order, one lane for each stream of each device. λ is the median from
-        launch to start of kernels that found their stream idle, g the median pause of those whose
-        stream was busy beyond their launch, or ``GAP_NS`` where the device never had two kernels
-        queued.
+    They are in launch order, one lane for each stream of each device. λ is the median from launch
+    to start of kernels that found their stream idle, g the median pause of those whose stream was
+    busy beyond their launch, or ``GAP_NS`` where the device never had two kernels queued.
 
     Raises:
         UsageError: no record of the step has both a launch and a run on a device.
@@ -183,7 +181,10 @@ def queues_of(step: Step) -> Queues:
     finish = float(max(step.end_ns - step.begin_ns, end.max()))
     waits = (step.waits_ns - step.begin_ns).astype(float)
     lane = (step.device[order] << 32) + step.stream[order]
-    before = _before(lane)
+    by = np.argsort(lane, kind="stable")
+    same = lane[by][1:] == lane[by][:-1]
+    before = np.full(lane.size, -1, dtype=np.int64)  # the kernel before it on its stream
+    before[by[1:][same]] = by[:-1][same]
     # A queue that was seen deeper than it is said to be is deeper.
     waiting = np.arange(launch.size) - np.searchsorted(np.sort(end), launch, side="right")
     depth = max(QUEUE, int(waiting.max()) + 1)
@@ -212,15 +213,6 @@ def queues_of(step: Step) -> Queues:
         depth=depth,
     )
     return replace(made, sync_ns=finish - run(made).latency_ns)
-
-
-def _before(lane: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the kernel before each one on its stream, -1 for the first."""
-    by = np.argsort(lane, kind="stable")
-    same = lane[by][1:] == lane[by][:-1]
-    found = np.full(lane.size, -1, dtype=np.int64)
-    found[by[1:][same]] = by[:-1][same]
-    return found
 
 
 def _after(lane: NDArray[np.int64], start: Ns, end: Ns, ready: Ns) -> NDArray[np.int64]:
@@ -316,22 +308,14 @@ def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Es
 
 
 def variants(queues: Queues, change: Change) -> list[Queues]:
-    """Return the queues as they would also explain the record, for a change to be played on."""
-    found = [_shrunk(queues, change)]
-    if not queues.gap_seen:
-        found += [replace(queues, gap_ns=0.0), replace(queues, gap_ns=2 * queues.gap_ns)]
-    return found
+    """Return the queues as they would also explain the record, for a change to be played on.
 
-
-def _shrunk(queues: Queues, change: Change) -> Queues:
-    """Return the queues with everything beyond kernels and launches scaled as its part is.
-
-    The device's pauses and the launch latency with the device, what the host did late and the end
-    of the call with the host; a launch latency is partly either's. In a graph nothing waits for
-    a launch.
+    One has everything beyond kernels and launches scaled as its part is: the device's pauses and
+    the launch latency with the device, what the host did late and the end of the call with the
+    host; a launch latency is partly either's. In a graph nothing waits for a launch.
     """
     device, host = change.kernels / change.device_speed, 1 / change.host_speed
-    return replace(
+    shrunk = replace(
         queues,
         gap_ns=queues.gap_ns * device,
         launch_ns=queues.launch_ns * device * host,
@@ -339,6 +323,8 @@ def _shrunk(queues: Queues, change: Change) -> Queues:
         late_ns=queues.late_ns * host,
         sync_ns=queues.sync_ns * host,
     )
+    gaps = () if queues.gap_seen else (0.0, 2 * queues.gap_ns)
+    return [shrunk, *(replace(queues, gap_ns=gap) for gap in gaps)]
 
 
 def _over(values: Sequence[float], method: str) -> Estimate:
