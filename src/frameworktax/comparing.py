@@ -99,7 +99,7 @@ def compare(
         baselines: further sessions of the program of ``a``, used together with it: what one
             session is off by, which blocks of its own do not show, averages out.
         gate: a regression beyond this fraction fails (``exit_code`` 1).
-        metric: latency, tax, launches or kernel.
+        metric: latency, tax or kernel.
         across: compare timings of different machines.
         runtimes: runtime before → runtime after, where they differ on purpose.
         models: the same for models.

@@ -26,7 +26,7 @@ def compare_command(
         typer.Option(help="A further session of the code before; repeat for more."),
     ] = None,
     gate: Annotated[str | None, typer.Option(help="Regression that fails: 5% or 0.05.")] = None,
-    metric: Annotated[str, typer.Option(help="latency, tax, launches or kernel.")] = "latency",
+    metric: Annotated[str, typer.Option(help="latency, tax or kernel.")] = "latency",
     across: Annotated[bool, typer.Option("--across", help="Compare different machines.")] = False,
     runtime: Annotated[
         list[str] | None, typer.Option(help="BEFORE=AFTER: runtimes to compare.")

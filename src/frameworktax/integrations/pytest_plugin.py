@@ -182,7 +182,7 @@ class Checks:
             inputs: example inputs of a live module.
             gate: a proven regression beyond this fraction fails.
             name: distinguishes several checks of one test.
-            metric: latency, tax, launches or kernel.
+            metric: latency, tax or kernel.
             runtime: in which it is measured.
             across: compare with a baseline of another machine.
             options: of ``measure``; ``batch`` is one number.

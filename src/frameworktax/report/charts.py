@@ -24,7 +24,15 @@ from frameworktax.report import compare_blocks, vega
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.rows import csv_row
 from frameworktax.report.vega import LINE_COLOURS, SHAPES, UNKNOWN, VERDICTS, Spec, colours
-from frameworktax.report.words import duration, label, lines_of, milliseconds, percent, tax
+from frameworktax.report.words import (
+    duration,
+    label,
+    lines_of,
+    milliseconds,
+    percent,
+    tax,
+    time_text,
+)
 
 AXES: dict[str, dict[str, str]] = {
     "batch": {"axis_name": "batch", "x_title": "batch size"},
@@ -316,7 +324,7 @@ def changes_chart(comparison: Comparison) -> Picture | None:
     shown = [c for c in comparison.points if any(c is one for one in most)]
     names = [name for name in VERDICTS if any(c.verdict == name for c in shown)]
     values = {
-        "points": [_change(c, comparison.metric) for c in shown],
+        "points": [_change(c) for c in shown],
         "height": CHANGE_HEIGHT * len(shown),
         "title": f"{comparison.metric}, after over before",
         "verdicts": names,
@@ -331,7 +339,7 @@ def _factor(change: Change) -> float:
     return max(value, 1 / value)
 
 
-def _change(change: Change, metric: str) -> dict[str, object]:
+def _change(change: Change) -> dict[str, object]:
     ratio = change.ratio
     if ratio is None:  # only points with a ratio are drawn
         raise ValueError("a point without a ratio cannot be drawn")
@@ -341,8 +349,8 @@ def _change(change: Change, metric: str) -> dict[str, object]:
         "low": ratio.low,
         "high": ratio.high,
         "verdict": change.verdict,
-        "before": compare_blocks.value(change.before, metric),
-        "after": compare_blocks.value(change.after, metric),
+        "before": time_text(change.before and change.before.value),
+        "after": time_text(change.after and change.after.value),
         "change": compare_blocks.change_text(change),
         "said": compare_blocks.verdict(change),
     }

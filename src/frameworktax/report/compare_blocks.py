@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from frameworktax.analysis.compare.comparison import Change, Comparison, share, signed
 from frameworktax.errors import UsageError, flat, nearest
-from frameworktax.records import Estimate, point_name
+from frameworktax.records import point_name
 from frameworktax.report import json_document
 from frameworktax.report.blocks import (
     Block,
@@ -51,8 +51,8 @@ def changes(comparison: Comparison) -> Table:
         comparison.points,
         {
             Column(metric): change_name,
-            right("before"): lambda c: value(c.before, metric),
-            right("after"): lambda c: value(c.after, metric),
+            right("before"): lambda c: time_text(c.before and c.before.value),
+            right("after"): lambda c: time_text(c.after and c.after.value),
             right("change (95 % interval)"): lambda c: Cell(
                 change_text(c), style=c.verdict if c.ratio else "dim"
             ),
@@ -92,13 +92,6 @@ def change_name(change: Change) -> str:
     """Return the point in words, with what it stands against where the names differ."""
     against = f" (against {change.against})" if change.against else ""
     return flat(point_name(change.point) + against)
-
-
-def value(estimate: Estimate | None, metric: str) -> str:
-    """Return one side's number: a time, or a count."""
-    if estimate is None or metric != "launches":
-        return time_text(estimate.value if estimate else None)
-    return f"{estimate.value:.0f}"
 
 
 def change_text(change: Change) -> str:
@@ -151,7 +144,7 @@ def _footers(comparison: Comparison) -> list[Note]:
         if points:
             severity: Severity = "info" if len(points) > FEW else "warning"
             notes.append(Note("unpaired", "; ".join(points), f"only {name}", severity))
-    if len(comparison.points) > 1 and comparison.metric != "launches":
+    if len(comparison.points) > 1:
         text = (
             f"error of {share(1 - comparison.confidence)} over all {len(comparison.points)} points "
             "(Holm); intervals are each point's own"
@@ -192,9 +185,7 @@ def junit(comparison: Comparison) -> str:
             "testcase",
             classname=f"frameworktax.{flat(change.workload.model)}",
             name=change_name(change),
-            time=f"{change.after.value / 1e9:.9f}"
-            if change.after is not None and comparison.metric != "launches"
-            else "0",
+            time=f"{change.after.value / 1e9:.9f}" if change.after is not None else "0",
         )
         if state:
             ElementTree.SubElement(case, state, message=flat(change.reason))
@@ -215,8 +206,8 @@ def benchmark(comparison: Comparison) -> str:
     rows = [
         {
             "name": f"{change_name(change)}, {comparison.metric}",
-            "unit": "launches" if comparison.metric == "launches" else "ms",
-            "value": change.after.value / (1 if comparison.metric == "launches" else 1e6),
+            "unit": "ms",
+            "value": change.after.value / 1e6,
             "range": plus_minus(change.after),
             "extra": f"{verdict(change)}: {flat(change.reason)}",
         }

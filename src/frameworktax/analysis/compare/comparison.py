@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
@@ -53,7 +53,7 @@ COMPARISON_VERSION = 1
 
 Verdict = Literal["faster", "slower", "same", "cannot tell"]
 Gate = Literal["passed", "regressed", "undecided"]
-Metric = Literal["latency", "tax", "launches", "kernel"]
+Metric = Literal["latency", "tax", "kernel"]
 ERROR = 0.05
 """Chance that noise alone makes any point of a comparison faster or slower."""
 MARGIN = 0.05
@@ -76,12 +76,11 @@ class Change:
         workload: of the side after.
         runtime: of the side after.
         against: the name on the side before, where it differs.
-        before: the metric, ns or a count; None if not measured.
+        before: the metric, ns; None if not measured.
         after: the same.
         ratio: after over before, with its own 95 % interval; None where there is none.
-        p_value: how often noise alone goes this far; None for counts, which have no noise.
+        p_value: how often noise alone goes this far.
         p_adjusted: the same over all points of the comparison (Holm).
-        verdict: faster, slower, same, cannot tell; for launches, fewer is faster.
         gate: against the gate; None without one.
         reason: the verdict in words.
         host_ratio: the host's speed after over before, as far as calibrators show it above their
@@ -181,8 +180,8 @@ def share(margin: float) -> str:
 class Renames:
     """Names on the side before → names on the side after, where they differ on purpose."""
 
-    runtimes: Mapping[str, str]
-    models: Mapping[str, str]
+    runtimes: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.runtimes or self.models)
@@ -198,7 +197,7 @@ class Renames:
         return replace(point, workload=workload, runtime=self.runtimes.get(runtime, runtime))
 
 
-NO_RENAMES = Renames(runtimes={}, models={})
+NO_RENAMES = Renames()
 
 
 def compare(
@@ -231,7 +230,7 @@ def compare(
     apart = [d for side in sides for d in environments(side.environment, after.environment)]
     differences = list(dict.fromkeys(apart))
     machines = [d for d in differences if d.machine]
-    if machines and metric != "launches" and not across:
+    if machines and not across:
         named = "; ".join(f"{d.field} {d.before} and {d.after}" for d in machines)
         raise UsageError(f"measured on different machines ({named}); give --across to compare them")
     old: dict[Point, list[Measurement]] = defaultdict(list)
@@ -244,17 +243,14 @@ def compare(
     if not pairs:
         raise UsageError(_nothing(old, new, names))
     same_calibrator = not any(d.field in CALIBRATOR for d in differences)
-    if metric == "launches":
-        changes = [_counted(a[0], b, gate) for a, b in pairs]
-    else:
-        changes = _timed(pairs, metric, gate, same_calibrator, constants)
+    changes = _timed(pairs, metric, gate, same_calibrator, constants)
     wanted = set(new) if renames else set()
     return Comparison(
         before=names[0],
         after=names[1],
         metric=metric,
         gate=gate,
-        margin=_margin(gate),
+        margin=MARGIN if gate is None else gate,
         confidence=1 - ERROR,
         headline=_headline(changes, metric, gate),
         exit_code=_exit_code(changes, gate),
@@ -330,63 +326,6 @@ def _nothing(old: Mapping[Point, object], new: Mapping[Point, object], names: Se
 # --- one point ----------------------------------------------------------------------------------
 
 
-def _change(a: Measurement, b: Measurement) -> Change:
-    against = [
-        old
-        for old, new in ((a.workload.model, b.workload.model), (a.runtime, b.runtime))
-        if old != new
-    ]
-    changed = {}
-    for name in COUNTS:
-        old, new = getattr(a, name), getattr(b, name)
-        if old is not None and new is not None and old != new:
-            changed[name] = (old, new)
-    return Change(
-        workload=b.workload,
-        runtime=b.runtime,
-        platform=b.platform,
-        threads=b.threads,
-        against=", ".join(against) or None,
-        counts=changed or None,
-        moved=tuple(moved(a.layers, b.layers)),
-    )
-
-
-def _counted(a: Measurement, b: Measurement, gate: float | None) -> Change:
-    """Compare the launches of one point: counts have no noise and are compared exactly."""
-    change = _change(a, b)
-    old, new = a.launches, b.launches
-    if old is None or new is None:
-        why = f"launches are counted on a GPU; {why_not(a, b) or 'none were counted here'}"
-        return replace(change, reason=why, gate=_gate(gate, failed=False, passed=False))
-    beyond = gate is not None and new > old * (1 + gate)
-    return replace(
-        change,
-        before=_exact(old),
-        after=_exact(new),
-        ratio=_exact(new / old) if old else None,
-        verdict="same" if old == new else "slower" if new > old else "faster",
-        gate=_gate(gate, failed=beyond, passed=not beyond),
-        reason=f"{new} launches, {'as before' if old == new else f'{old} before'}",
-        method="count",
-    )
-
-
-def _exact(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value, confidence=1.0, method="count", n=1)
-
-
-def _margin(gate: float | None) -> float:
-    """Return what counts as the same, a fraction."""
-    return MARGIN if gate is None else gate
-
-
-def _gate(gate: float | None, *, failed: bool, passed: bool) -> Gate | None:
-    if gate is None:
-        return None
-    return "regressed" if failed else "passed" if passed else "undecided"
-
-
 def _timed(
     pairs: Sequence[tuple[Sequence[Measurement], Measurement]],
     metric: Metric,
@@ -403,14 +342,24 @@ def _timed(
     values = {i: p_value(c) for i, c in shared.items()}
     adjusted = dict(zip(values, holm(list(values.values())), strict=True))
     changes = []
-    for i, (a, b) in enumerate(pairs):
-        sides = fit[i] or a[:1], [b]
-        before, after = (_mean([getattr(m, f"{metric}_ns") for m in side]) for side in sides)
-        change = replace(_change(a[0], b), before=before, after=after)
+    for i, (before, b) in enumerate(pairs):
+        a = before[0]
+        names = ((a.workload.model, b.workload.model), (a.runtime, b.runtime))
+        counts = {name: (getattr(a, name), getattr(b, name)) for name in COUNTS}
+        change = Change(
+            workload=b.workload,
+            runtime=b.runtime,
+            platform=b.platform,
+            threads=b.threads,
+            against=", ".join(old for old, new in names if old != new) or None,
+            before=_mean([getattr(m, f"{metric}_ns") for m in fit[i] or [a]]),
+            after=getattr(b, f"{metric}_ns"),
+            counts={n: c for n, c in counts.items() if None not in c and c[0] != c[1]} or None,
+            moved=tuple(moved(a.layers, b.layers)),
+        )
         if i not in shared:
-            why = why_not(a[0], b) or loaded(a[0], b) or f"{metric} has no interval on both sides"
-            state = _gate(gate, failed=False, passed=False)
-            changes.append(replace(change, reason=why, gate=state))
+            why = why_not(a, b) or loaded(a, b) or f"{metric} has no interval on both sides"
+            changes.append(replace(change, reason=why, gate=None if gate is None else "undecided"))
             continue
         c = shared[i]
         change = replace(
@@ -428,8 +377,8 @@ def _timed(
 def _mean(found: Sequence[Estimate | None]) -> Estimate | None:
     """Return a time of one or more sessions, None where one of them has none."""
     known = [e for e in found if e is not None]
-    if len(known) < max(2, len(found)):
-        return known[0] if len(found) == len(known) == 1 else None
+    if len(found) == 1 or len(known) < len(found):
+        return found[0] if len(found) == 1 else None
     return replace(
         known[0],
         value=fmean(e.value for e in known),
@@ -507,17 +456,16 @@ def _judged(
     after: Measurement,
 ) -> Change:
     """Return the point with its ratio and verdict; ``family`` points are compared together."""
-    margin = _margin(gate)
+    margin = MARGIN if gate is None else gate
     within = 1 / (1 + margin) <= found.low and found.high <= 1 + margin
     verdict: Verdict = "same" if within else "cannot tell"
     if proven:
         verdict = "slower" if found.value > 1 else "faster"
-    beyond = gate is not None and found.value > 1 + gate
-    state = _gate(
-        gate,
-        failed=proven and beyond,
-        passed=found.high <= 1 + margin or (proven and not beyond),
-    )
+    state: Gate = "undecided"
+    if proven and found.value > 1 + margin:
+        state = "regressed"
+    elif proven or found.high <= 1 + margin:
+        state = "passed"
     said = [f"{signed(found.value)} ({signed(found.low)} to {signed(found.high)})"]
     if verdict == "same":
         said.append(f"within {share(margin)}")
@@ -531,7 +479,13 @@ def _judged(
         said.append(f"the host itself {signed(host)}, {taken}")
     if after.parity is not None and after.parity.within_tolerance is False:
         said.append(f"its outputs differ from {after.parity.reference}'s")
-    return replace(change, ratio=found, verdict=verdict, gate=state, reason="; ".join(said))
+    return replace(
+        change,
+        ratio=found,
+        verdict=verdict,
+        gate=None if gate is None else state,
+        reason="; ".join(said),
+    )
 
 
 def _open(change: Change, margin: float, family: int) -> str:
