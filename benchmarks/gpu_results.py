@@ -77,7 +77,7 @@ def replay_errors(measured: Sequence[Measurement]) -> dict[str, list[float]]:
     """Return, by formula, signed relative errors of predictions against what was measured.
 
     Graphs from eager's totals; TorchScript from eager's kernels and its own host time at another
-    batch; a batch from the two smallest.
+    batch.
     """
     errors: dict[str, list[float]] = defaultdict(list)
     families: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
@@ -90,19 +90,15 @@ def replay_errors(measured: Sequence[Measurement]) -> dict[str, list[float]]:
         for batch in batches:
             m = by["eager", batch]
             others = [o for o in family if o.workload.batch != batch]
-            smallest = [by["eager", b] for b in batches[:2]]
             asked = [
-                ("graphs", WhatIf(graphs=True), m, [m], by.get(("cuda-graph", batch))),
-                ("runtime", WhatIf(runtime="torchscript"), m, [m, *others],
-                 by.get(("torchscript", batch))),
-            ]  # fmt: skip
-            if batch in batches[2:]:
-                asked.append(("batch", WhatIf(batch=batch), smallest[0], smallest, m))
-            for name, question, start, relatives, truth in asked:
+                ("graphs", WhatIf(graphs=True), by.get(("cuda-graph", batch))),
+                ("runtime", WhatIf(runtime="torchscript"), by.get(("torchscript", batch))),
+            ]
+            for name, question, truth in asked:
                 if truth is None or truth.latency_ns is None:
                     continue
                 try:
-                    found = answer(Case(start, relatives, relatives, question))
+                    found = answer(Case(m, [m, *others], question))
                 except Refused:
                     continue
                 errors[name].append(found.latency.value / truth.latency_ns.value - 1)

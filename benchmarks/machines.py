@@ -109,8 +109,7 @@ def _growth(queues: Queues, change: Change) -> float:
 
 
 def _grown(queues: Queues, change: Change, kernels: float) -> float:
-    grown = Change(device_speed=change.device_speed, host_speed=change.host_speed, kernels=kernels)
-    return _played(queues, grown)[0]
+    return _played(replace(queues, kernel_ns=queues.kernel_ns * kernels), change)[0]
 
 
 def grid(queues: Queues, devices: Sequence[float], hosts: Sequence[float]) -> list[Outlook]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis.estimates import median_interval, scaled
@@ -19,21 +18,11 @@ from frameworktax.analysis.whatif.formulas import Answer, Case, Refused, WhatIf
 from frameworktax.records import FLOOR, Estimate, Measurement, Record, device_of, point_name
 from frameworktax.stats import ratio_interval, relative_half_width
 
-LARGER = (8, 16)
-"""Batches that are predicted from the smaller ones."""
-WIDER = 2.0
-"""Width that is predicted from the model as it is."""
-DEPTHS = (2.0, 3.0)
-"""The second is predicted from the model as it is and the first: whole factors, because half of
-three blocks is no number of blocks."""
 TRUTH = 0.05
 """Half-width of the measured ratio up to which every check counts; above it, those whose error is
 larger than the half-width."""
 Blocks = Mapping[tuple[int, int], float]
 """(process, round) → block median, ns."""
-POINTS = 3
-"""Measured batches that a line is drawn through, the largest below the one in question."""
-SPAN = "device span, line over batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +68,16 @@ def judge(
     refused: list[str] = []
     for m in told:
         for asked, target in _questions(m, told):
-            seen = [o for o in told if _seen(o, target, asked)]
+            # of another runtime a formula takes the twin's latency, or the host time, no more
+            seen = [o for o in told if o is not target or asked.runtime is not None]
+            relatives = [o for o in seen if o.point.family() == m.point.family()]
             try:
-                answer = _answer(m, seen, asked)
+                answer = formulas.answer(Case(m, relatives, asked))
             except Refused as no:
                 refused.append(f"{point_name(m.point)}, {asked.words()}: {no.reason}")
             else:
                 if target.latency_ns is not None:
                     checks.append(_check(m, asked, answer, target.latency_ns))
-        checks += _spans(m, told)
     return checks, refused
 
 
@@ -154,68 +144,15 @@ def paired_ratio(a: Blocks, b: Blocks) -> Estimate | None:
 
 def _questions(m: Measurement, told: Sequence[Measurement]) -> list[tuple[WhatIf, Measurement]]:
     """Return what can be asked from a point, with the point that has the answer."""
-    found = []
-    w = m.workload
-    if m.runtime != "eager" or (w.width, w.depth) != (1, 1):
+    if m.runtime != "eager":
         return []
-    for other in told:
-        v = other.workload
-        if other is m or other.runtime == FLOOR or other.platform != m.platform:
-            continue
-        if replace(w, batch=v.batch) == v and other.runtime == m.runtime:
-            if w.batch == 1 and v.batch in LARGER:
-                found.append((WhatIf(batch=v.batch), other))
-        elif w == v and other.runtime == "cuda-graph":
-            found.append((WhatIf(graphs=True), other))
-        elif w == v:
-            found.append((WhatIf(runtime=other.runtime), other))
-        elif replace(w, width=WIDER) == v and other.runtime == m.runtime:
-            found.append((WhatIf(width=WIDER), other))
-        elif replace(w, depth=DEPTHS[-1]) == v and other.runtime == m.runtime:
-            found.append((WhatIf(depth=DEPTHS[-1]), other))
-    return found
-
-
-def _seen(other: Measurement, target: Measurement, asked: WhatIf) -> bool:
-    """Return whether a prediction may look at a point: not at its answer, nor beyond it.
-
-    Of another runtime it takes the twin's warm overhead, or the host time, and no latency.
-    """
-    if asked.runtime is not None:
-        return True
-    if asked.batch is not None:
-        return other.workload.batch < target.workload.batch
-    return other is not target
-
-
-def _answer(m: Measurement, seen: Sequence[Measurement], asked: WhatIf) -> Answer:
-    relatives = [o for o in seen if o.point.family() == m.point.family()]
-    return formulas.answer(Case(m, relatives, seen, asked))
-
-
-def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
-    """Hold the line through the device spans of small batches against those of larger ones."""
-    row = [
-        o
+    return [
+        (WhatIf(graphs=True) if o.runtime == "cuda-graph" else WhatIf(runtime=o.runtime), o)
         for o in told
-        if (o.point.family(), o.runtime) == (m.point.family(), m.runtime) and o.span_ns is not None
+        if o is not m
+        and o.runtime != FLOOR
+        and (o.platform, o.workload) == (m.platform, m.workload)
     ]
-    found = []
-    if m.workload.batch != 1 or m.span_ns is None:
-        return []
-    for target in row:
-        if target.workload.batch not in LARGER or target.span_ns is None:
-            continue
-        small = [o for o in row if o.workload.batch < target.workload.batch][-POINTS:]
-        with suppress(Refused):
-            answer = formulas.on_line(
-                [(float(o.workload.batch), o.span_ns) for o in small if o.span_ns is not None],
-                float(target.workload.batch),
-                SPAN,
-                "--batch 1,2,4",
-            )
-            found.append(_check(m, WhatIf(batch=target.workload.batch), answer, target.span_ns))
-    return found
 
 
 def counts(error: float, uncertainty: float) -> bool:

@@ -43,7 +43,7 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.version import __version__
-from prediction_checks import DEPTHS, WIDER, Check, judge
+from prediction_checks import Check, judge
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "src/frameworktax/analysis/whatif" / FILE
@@ -68,7 +68,6 @@ time to the others."""
 BUDGET_S = 660.0
 LEAST_S = 1.0
 STARTS = (1, 4)
-BATCHES = (1, 2, 4, 8, 16)
 PROCESSES = 2
 UNTIL = 0.015
 
@@ -178,13 +177,10 @@ def grid(name: str, device: str) -> list[Point]:
     base = MODELS.get(name, Workload(model=name))
     on_gpu = device != "cpu"
     runtimes = [*SAME_KERNELS[1:], *(["cuda-graph"] if on_gpu else [])]
-    batches = BATCHES if on_gpu else STARTS  # on a CPU no batch is predicted from others
-    made = [("eager", replace(base, batch=batch)) for batch in batches]
-    made += [(runtime, replace(base, batch=batch)) for runtime in runtimes for batch in STARTS]
-    if on_gpu:
-        made.append(("eager", replace(base, width=WIDER)))
-    else:
-        made += [("eager", replace(base, depth=depth)) for depth in DEPTHS]
+    made = [
+        (runtime, replace(base, batch=batch)) for runtime in ("eager", *runtimes) for batch in STARTS
+    ]
+    if not on_gpu:
         made += [(runtime, replace(base, twin=True)) for runtime in SAME_KERNELS]
     return [
         Point(workload=workload, runtime=runtime, platform=device) for runtime, workload in made

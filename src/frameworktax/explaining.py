@@ -100,9 +100,6 @@ def whatif(
     host_speed: float | None = None,
     cpu_speed: float | None = None,
     graphs: bool = False,
-    batch: int | None = None,
-    width: float | None = None,
-    depth: float | None = None,
     runtime: str | None = None,
     step: str | None = None,
 ) -> Predictions:
@@ -117,9 +114,6 @@ def whatif(
         host_speed: factor on the speed of the framework's part; kernels stay.
         cpu_speed: factor on the speed of the CPU, of kernels too where they run on it.
         graphs: replay captured graphs instead of single kernel launches.
-        batch: samples a call.
-        width: factor on the layer widths.
-        depth: factor on the number of layers.
         runtime: another runtime, by name.
         step: of a trace, what the annotations of its steps match, as ``explain`` takes it.
 
@@ -133,9 +127,6 @@ def whatif(
         host_speed=host_speed,
         cpu_speed=cpu_speed,
         graphs=graphs,
-        batch=batch,
-        width=width,
-        depth=depth,
         runtime=runtime,
     )
     check(asked)

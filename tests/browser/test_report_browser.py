@@ -143,8 +143,8 @@ def test_each_stop_of_a_slider_shows_pythons_answer(light, run):
             assert said == trace_blocks.latency_text(found.latency_ns)
             assert more.startswith(f"{words.factor(found.factor)} faster; {found.formula}")
             texts += 1
-    assert places.count() == 5  # two of a CPU, three of a device
-    assert texts > 50 and refused > 50
+    assert places.count() == 2  # one of a CPU, one of a device
+    assert texts > 50
 
 
 STOPS = """() => {

@@ -49,13 +49,10 @@ CASES: dict[str, list[str]] = {
     "explain-pytest.json": ["explain", PYTEST, "--json", "-"],
     "explain-pytest.txt": ["explain", PYTEST],
     "explain-store.json": [
-        "explain", ARCHITECTURES, "--host-speed", "1.5", "--batch", "8", "--width", "2",
-        "--depth", "2", "--runtime", "onnxruntime", "--json", "-",
+        "explain", ARCHITECTURES, "--host-speed", "1.5", "--runtime", "onnxruntime",
+        "--json", "-",
     ],
-    "explain-store.txt": [
-        "explain", OPERATORS, "--host-speed", "1.5", "--batch", "8", "--width", "2",
-        "--depth", "2", "--runtime", "onnxruntime",
-    ],
+    "explain-store.txt": ["explain", OPERATORS, "--host-speed", "1.5", "--runtime", "onnxruntime"],
     "compare-runtimes.json": [
         "compare", ARCHITECTURES, "--runtime", "eager=onnxruntime", "--json", "-",
     ],

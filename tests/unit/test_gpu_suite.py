@@ -443,12 +443,11 @@ def measured(runtime, batch, latency, host, kernel, launches=60):
 
 def test_errors_of_the_replay_are_predicted_over_measured():
     eager = [measured("eager", n, 1_000_000.0, 950_000.0, 100_000.0 * n) for n in (1, 2, 4)]
-    graphs = [answer(Case(m, [m], [], WhatIf(graphs=True))).latency.value for m in eager]
+    graphs = [answer(Case(m, [m], WhatIf(graphs=True))).latency.value for m in eager]
     replayed = [
         measured("cuda-graph", m.workload.batch, predicted / 1.1, 9_000.0, 100_000.0)
         for m, predicted in zip(eager, graphs, strict=True)
     ]
     found = gpu_results.replay_errors([*eager, *replayed])
     assert found["graphs"] == pytest.approx([0.1] * 3)
-    assert len(found["batch"]) == 1
     assert gpu_results.replay_errors([]) == {}

@@ -294,12 +294,11 @@ def test_a_headline_keeps_the_names_of_runtimes(run):
 def test_the_sliders_have_the_answers_of_explain(run):
     found = page_data.whatif(run)
     eager = next(s for s in found["subjects"] if "eager" in s["name"])
-    assert set(eager["answers"]) == {"host_speed", "depth"}
+    assert set(eager["answers"]) == {"host_speed"}
     for stop, answer in eager["answers"]["host_speed"].items():
         (wanted, *_) = predict(WhatIf(host_speed=float(stop)), run)
         assert answer[0] == trace_blocks.latency_text(wanted.latency_ns)
         assert found["texts"][answer[2]].startswith(wanted.formula)
-    assert len(eager["answers"]["depth"]["2"]) == 1  # refused: no other depth was measured
 
 
 def test_what_interacts_is_answered_together(run):

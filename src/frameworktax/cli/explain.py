@@ -47,13 +47,6 @@ def explain_command(
     graphs: Annotated[
         bool, typer.Option("--graphs", help="Predict latency with captured CUDA graphs.")
     ] = False,
-    batch: Annotated[int | None, typer.Option(help="Predict latency at this batch size.")] = None,
-    width: Annotated[
-        float | None, typer.Option(help="Predict latency with layers N× as wide.")
-    ] = None,
-    depth: Annotated[
-        float | None, typer.Option(help="Predict latency with N× as many layers.")
-    ] = None,
     runtime: Annotated[str | None, typer.Option(help="Predict latency in this runtime.")] = None,
     json_file: JsonFile = None,
     report: HtmlReport = None,

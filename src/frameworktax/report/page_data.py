@@ -193,18 +193,9 @@ STOPS: dict[str, tuple[float, ...]] = {
     "host_speed": (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4),
     "device_speed": (0.5, 1, 2, 4),
     "queue_speed": (0.5, 1, 2, 4),
-    "width": (0.25, 0.5, 1, 1.5, 2, 3, 4),
-    "depth": (0.25, 0.5, 1, 1.5, 2, 3, 4),
 }
 """Slider → the factors at which it stops. The speeds of a device and of its host (``queue_speed``)
 are replayed together: every pair of stops, with and without graphs."""
-SLIDERS = {
-    "cpu": ("host_speed", "depth"),
-    "gpu": ("machine", "batch", "width"),
-}
-"""Device → its sliders, which are in ``page.html``; ``machine`` is speeds and graphs together."""
-BATCHES_BEYOND = 2
-"""Factor beyond the largest measured batch up to which the slider goes."""
 
 
 def whatif(run: Run) -> dict[str, Any]:
@@ -219,8 +210,7 @@ def whatif(run: Run) -> dict[str, Any]:
     groups: dict[object, list[Measurement]] = {}
     for m in run.measurements:
         if m.latency_ns is not None and m.runtime != FLOOR:
-            neutral = replace(m.workload, batch=0, width=1.0, depth=1.0)
-            groups.setdefault((neutral, m.platform, m.threads), []).append(m)
+            groups.setdefault(m.family(), []).append(m)
     subjects: list[dict[str, Any]] = []
     texts: dict[str, int] = {}
     count = 0
@@ -233,12 +223,11 @@ def whatif(run: Run) -> dict[str, Any]:
 
 
 def _firsts(points: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the point of the smallest batch of each width, depth and runtime, by its name."""
-    first: dict[object, Measurement] = {}
+    """Return the point of the smallest batch of each runtime, by its name."""
+    first: dict[str, Measurement] = {}
     for m in points:
-        key = (m.workload.width, m.workload.depth, m.runtime)
-        if key not in first or m.workload.batch < first[key].workload.batch:
-            first[key] = m
+        if m.workload.batch < first.setdefault(m.runtime, m).workload.batch:
+            first[m.runtime] = m
     return {point_name(m.point): m for m in first.values()}
 
 
@@ -246,34 +235,33 @@ def _answered(
     points: Sequence[Measurement], firsts: dict[str, Measurement], texts: dict[str, int]
 ) -> list[dict[str, Any]]:
     device = "cpu" if device_of(points[0].platform) == "cpu" else "gpu"
-    stops = _stops(points, device)
-    answers: dict[str, dict[str, dict[str, list[Any]]]] = {
-        name: {change: {} for change in stops} for name in firsts
-    }
+    change, stops = _stops(device)
+    answers: dict[str, dict[str, list[Any]]] = {name: {} for name in firsts}
     group = Run(measurements=tuple(points))
-    for change, asked in stops.items():
-        for stop, one in asked.items():
-            for found in predict(one, group, alone=False):
-                answers[found.subject][change][stop] = _texts(found, texts)
+    for stop, one in stops.items():
+        for found in predict(one, group, alone=False):
+            answers[found.subject][stop] = _texts(found, texts)
     return [
         {
             "name": name,
             "device": device,
             "latency": latency_text(m.latency_ns),
-            "batch": m.workload.batch,
-            "batches": [int(n) for n in stops.get("batch", [m.workload.batch])],
-            "answers": answers[name],
+            "answers": {change: answers[name]},
         }
         for name, m in firsts.items()
     ]
 
 
-def _stops(points: Sequence[Measurement], device: str) -> dict[str, dict[str, WhatIf]]:
-    """Return change → stop of its slider, as the page writes it → what is asked there."""
-    batches = {m.workload.batch for m in points}
-    most = BATCHES_BEYOND * max(batches)
-    batches |= {2**i for i in range(most.bit_length()) if 2**i <= most}
-    machine = {
+def _stops(device: str) -> tuple[str, dict[str, WhatIf]]:
+    """Return a device's change, and stop of its sliders → what is asked there.
+
+    Speeds of a GPU and of its host, and graphs, are one change, ``machine``.
+    """
+    if device == "cpu":
+        return "host_speed", {
+            f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1
+        }
+    return "machine", {
         f"{device_speed:g} {host_speed:g} {int(graphs)}": WhatIf(
             device_speed=None if device_speed == 1 else device_speed,
             host_speed=None if host_speed == 1 else host_speed,
@@ -284,14 +272,6 @@ def _stops(points: Sequence[Measurement], device: str) -> dict[str, dict[str, Wh
         )
         if graphs or device_speed != 1 or host_speed != 1
     }
-    found = {
-        "host_speed": {f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1},
-        "machine": machine,
-        "batch": {str(n): WhatIf(batch=n) for n in sorted(batches)},
-        "width": {f"{x:g}": WhatIf(width=x) for x in STOPS["width"] if x != 1},
-        "depth": {f"{x:g}": WhatIf(depth=x) for x in STOPS["depth"] if x != 1},
-    }
-    return {change: found[change] for change in SLIDERS[device]}
 
 
 def _texts(found: Prediction, texts: dict[str, int]) -> list[Any]:

@@ -24,10 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
-from operator import itemgetter
 from typing import Any
-
-import numpy as np
 
 from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.estimates import inverse, paired_ratio, product, propagate, quotient
@@ -50,7 +47,7 @@ MEASURED = "measured"
 """The formula of an answer that was measured: nothing was predicted."""
 ZERO = "its interval reaches zero; measure it for longer"
 REPLAYED = ("device_speed", "host_speed", "cpu_speed", "graphs")
-"""Changes of the machine, which can be combined; the others change the work itself."""
+"""Changes of the machine, which can be combined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +59,6 @@ class WhatIf:
         host_speed: factor on the speed of the framework's part, kernels left as they are.
         cpu_speed: factor on the speed of the CPU: of all that runs on it.
         graphs: replay of captured graphs in place of single launches.
-        batch: samples a call.
-        width: factor on the layer widths.
-        depth: factor on the number of layers.
         runtime: another runtime, by name.
     """
 
@@ -72,9 +66,6 @@ class WhatIf:
     host_speed: float | None = None
     cpu_speed: float | None = None
     graphs: bool = False
-    batch: int | None = None
-    width: float | None = None
-    depth: float | None = None
     runtime: str | None = None
 
     def given(self) -> dict[str, Any]:
@@ -98,7 +89,7 @@ def check(asked: WhatIf) -> None:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} must be above zero (got {value:g})")
     if not asked.given():
-        raise UsageError("no change to predict; give --batch 8, --host-speed 2 or another")
+        raise UsageError("no change to predict; give --host-speed 2, --graphs or another")
 
 
 def changes(asked: WhatIf) -> list[WhatIf]:
@@ -136,13 +127,11 @@ class Case:
     Attributes:
         m: the point.
         relatives: measured points that differ from it in runtime and batch alone, itself included.
-        everything: measured points, among which the one that is asked for may be.
         asked: the change.
     """
 
     m: Measurement
     relatives: Sequence[Measurement]
-    everything: Sequence[Measurement]
     asked: WhatIf
 
     def batches(self, runtime: str) -> list[Measurement]:
@@ -189,20 +178,9 @@ def scales(asked: WhatIf, known: Formulas) -> str:
 HOST = "tax / host speed + kernels"
 CPU = "latency / CPU speed"
 RUNTIME = "kernels + tax between warm overheads"
-DEPTH = "line over depth"
 SAME_KERNELS = ("eager", "inference-mode", "torchscript")
 """Runtimes that call the kernels that eager calls, in the same order."""
 NEEDS_DEVICE = "needs a device: this point ran on the CPU; ask --cpu-speed"
-REACH = 2.0
-"""How far beyond the largest measured value a line is drawn: as far as it is validated."""
-RESIZED = (
-    "another batch size or width may run other kernels: predictions were off by up to 59 %; "
-    "measure, do not predict"
-)
-"""METHOD, section 9, has what was tried."""
-REUSE = 4.0
-"""Uses of a weight a call, multiply-adds over parameters, under which kernels move weights more
-than they compute."""
 
 
 def faster_host(tax_share: Estimate, speed: float) -> Estimate:
@@ -240,38 +218,6 @@ def other_runtime(tax_share: Estimate, warm_ratio: Estimate, warm_share: Estimat
     found = propagate(lambda *v: sum(ends(*v)) / 2, RUNTIME, *inputs)
     own, shared = ends(*(e.value for e in inputs))
     return replace(found, low=min(found.low, own, shared), high=max(found.high, own, shared))
-
-
-def along_line(
-    values: Sequence[float], latency: Sequence[Estimate], at: float, method: str
-) -> Estimate:
-    """Return the latency at another value of an axis, from a line through the measured ones, ns.
-
-    Least squares in relative residuals, so that each point counts alike; through two points the
-    line is exact. The interval includes the points' own and, from three points on, the relative
-    residual that the line leaves, taken at ``at``.
-
-    Args:
-        values: of the axis, at least two different.
-        latency: of each, ns.
-        at: where to.
-        method: of the result.
-    """
-
-    def line(measured: Sequence[float]) -> np.poly1d:
-        return np.poly1d(np.polyfit(values, measured, 1, w=1 / np.asarray(measured)))
-
-    found = propagate(lambda *measured: float(line(measured)(at)), method, *latency)
-    if len(values) < 3:
-        return found
-    centres = [e.value for e in latency]
-    residuals = line(centres)(values) / centres - 1
-    left = 2 * math.sqrt(residuals @ residuals / (len(values) - 2)) * found.value
-    return replace(
-        found,
-        low=found.value - math.hypot(found.value - found.low, left),
-        high=found.value + math.hypot(found.high - found.value, left),
-    )
 
 
 def _cpu_speed(case: Case) -> Answer:
@@ -319,65 +265,10 @@ def _runtime(case: Case) -> Answer:
     return _scaled(m, other_runtime(m.tax_share, warm_ratio, warm_share), RUNTIME)
 
 
-def _depth(case: Case) -> Answer:
-    """Draw a line over depth, unless the size of the weights cannot be changed on paper.
-
-    Where a weight is used about once a call, kernels take the time of moving weights, and that
-    jumps when a larger model leaves the cache it was in: twice the depth of an MLP whose weights
-    just fitted took four times as long.
-    """
-    m = case.m
-    if m.macs and m.parameters and m.macs / m.parameters < REUSE:
-        reason = (
-            f"each weight is used {m.macs / m.parameters:.2g} times a call: the time is that of "
-            "moving weights, which depends on the cache that holds them; measure, do not predict"
-        )
-        raise Refused(DEPTH, reason)
-    row = [
-        (o.workload.depth, o.latency_ns)
-        for o in case.everything
-        if replace(o.workload, depth=m.workload.depth) == m.workload
-        and (o.runtime, o.platform, o.threads) == (m.runtime, m.platform, m.threads)
-        and o.latency_ns is not None
-    ]
-    at = m.workload.depth * (case.asked.depth or 1.0)
-    return on_line(sorted(row, key=itemgetter(0)), at, DEPTH, "two values of --depth")
-
-
-def on_line(points: Sequence[tuple[float, Estimate]], at: float, formula: str, need: str) -> Answer:
-    """Return the answer of ``along_line``.
-
-    Args:
-        points: value of the axis and ns, ascending.
-        at: where to.
-        formula: of the answer.
-        need: what to measure for a second value.
-
-    Raises:
-        Refused: there is no line, it is too long, or it reaches zero.
-    """
-    values = [value for value, _ in points]
-    if len(set(values)) < 2:
-        raise Refused(formula, f"a line needs two measured points; give {need}")
-    if at > REACH * max(values) or at < min(values) / REACH:
-        reason = (
-            f"{at:g} is more than {REACH:g} times beyond what was measured "
-            f"({min(values):g} to {max(values):g}); measure nearer to it"
-        )
-        raise Refused(formula, reason)
-    found = along_line(values, [ns for _, ns in points], at, formula)
-    if found.low <= 0:
-        raise Refused(formula, ZERO)
-    return Answer(formula, found)
-
-
 ON_CPU: Formulas = {
     "graphs": f"--graphs {NEEDS_DEVICE}",
     "device_speed": f"--device-speed {NEEDS_DEVICE}",
     "runtime": ("the tax; kernels stay", _runtime),
-    "batch": RESIZED,
-    "width": RESIZED,
-    "depth": ("the latency, along a line through measured depths", _depth),
     "cpu_speed": (
         "tax and kernels; the interval reaches to kernels that stay, bound by memory",
         _cpu_speed,
@@ -392,8 +283,6 @@ ON_CPU: Formulas = {
 # --- a device -------------------------------------------------------------------------------------
 
 UNIFORM = "two-queue replay, equal launches"
-BATCH = "two-queue replay, line over batch"
-WIDTH = "two-queue replay, width to width²"
 HOST_TIME = "two-queue replay, other host time"
 GRAPHS = ("cuda-graph", "onnxruntime-cuda-graph", "inductor-reduce-overhead")
 Totals = tuple[Estimate, Estimate, Estimate, Estimate]
@@ -431,7 +320,7 @@ def _queues_ns(change: Change, launches: int, host: float, kernel: float, span: 
     """Return when both queues of equal launches have ended, ns."""
     host = host / change.host_speed
     first = host / launches
-    shorter = kernel / (change.device_speed / change.kernels)
+    shorter = kernel / change.device_speed
     gaps = span - kernel if launches > 1 else 0.0
     return max((first if change.graphs else host) + shorter / launches, first + shorter + gaps)
 
@@ -482,46 +371,10 @@ def _other_host(case: Case) -> Answer:
     return Answer(HOST_TIME, _after(m, change_of(case.asked), host))
 
 
-def _batch(case: Case) -> Answer:
-    row = [
-        (float(o.workload.batch), o.kernel_ns)
-        for o in case.batches(case.m.runtime)
-        if o.kernel_ns is not None
-    ]
-    found = on_line(row, float(case.asked.batch or 1), BATCH, "--batch 1,2,4")
-    return _with_kernels(case.m, found.latency, BATCH)
-
-
-def _width(case: Case) -> Answer:
-    # totals do not show which kernels are matrix products; where the host bounds the call, both
-    # ends give one latency
-    kernel, width = totals(case.m)[2], case.asked.width or 1.0
-    grown = [kernel.value * width**power for power in (0, 1, 2)]
-    wider = replace(kernel, value=grown[1], low=min(grown), high=max(grown))
-    return _with_kernels(case.m, wider, WIDTH)
-
-
-def _with_kernels(m: Measurement, kernel: Estimate, formula: str) -> Answer:
-    """Replay with another kernel time, ns, the interval from both of its ends."""
-    if kernel.low <= 0:
-        raise Refused(formula, ZERO)
-    own = totals(m)[2].value
-    found, low, high = (
-        _after(m, Change(kernels=ns / own)) for ns in (kernel.value, kernel.low, kernel.high)
-    )
-    merged = replace(
-        found, low=min(found.low, low.value), high=max(found.high, high.value), method=formula
-    )
-    return Answer(formula, merged)
-
-
 _HOST = "the host's time; kernels, launch latency and gaps stay"
 ON_DEVICE: Formulas = {
     "graphs": ("launches, to one; kernels and gaps stay", _replayed),
     "runtime": ("the host's time; kernels stay", _other_host),
-    "batch": ("kernels, along a line through measured batches; the host stays", _batch),
-    "width": ("kernels, by the width to its square; the host stays", _width),
-    "depth": "on a device depth changes launches and kernels alike; measure two depths",
     "device_speed": ("kernels and copies; the host, launch latency and gaps stay", _replayed),
     "host_speed": (_HOST, _replayed),
     "cpu_speed": (_HOST, _replayed),
@@ -585,10 +438,10 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
         if m.workload.batch < smallest.workload.batch:
             first[family, m.runtime] = m
     return tuple(
-        _predicted(Case(m, families[family], measured, one))
+        _predicted(Case(m, families[family], one))
         for (family, _), m in first.items()
         for one in (changes(asked) if alone else [asked])
-        if one.runtime != m.runtime and one.batch != m.workload.batch  # else it changes nothing
+        if one.runtime != m.runtime  # else it changes nothing
     )
 
 
@@ -611,18 +464,10 @@ def _measured(case: Case) -> Answer | None:
     m, asked = case.m, case.asked
     if asked.host_speed or asked.device_speed or asked.cpu_speed:
         return None
-    w = m.workload
-    workload = replace(
-        w,
-        batch=asked.batch or w.batch,
-        width=w.width * (asked.width or 1),
-        depth=w.depth * (asked.depth or 1),
-    )
-    runtime = "cuda-graph" if asked.graphs else asked.runtime or m.runtime
-    point = replace(m.point, workload=workload, runtime=runtime)
+    runtime = "cuda-graph" if asked.graphs else asked.runtime
     # graphs asked of what replays one already is the point itself
-    others = (o for o in case.everything if o.runtime == runtime and o is not m)
-    found = next((o for o in others if o.point == point), None)
+    others = (o for o in case.batches(str(runtime)) if o is not m)
+    found = next((o for o in others if o.workload.batch == m.workload.batch), None)
     if found is None or found.latency_ns is None:
         return None
     return Answer(MEASURED, found.latency_ns, paired_ratio(m, found))
@@ -664,8 +509,10 @@ def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[P
             formula=replay.RECORDED,
             scales=scales(one, ON_DEVICE),
         )
-        reason = (_not_in_a_trace(one) if queues else None) or unusable
-        if reason is None and one.graphs and any(q.blocked.any() for q in queues):
+        reason = unusable
+        if queues and one.runtime not in (None, "cuda-graph"):
+            reason = f"the host time of {one.runtime} is not in a trace; measure the model"
+        elif reason is None and one.graphs and any(q.blocked.any() for q in queues):
             reason = "the host waits for the device inside the step; a graph cannot hold that"
         if reason is not None:
             found.append(replace(made, reason=reason))
@@ -673,12 +520,3 @@ def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[P
             before, after = replay.steps_latency(queues, change_of(one))
             found.append(_prediction(made, Answer(replay.RECORDED, after), before))
     return tuple(found)
-
-
-def _not_in_a_trace(asked: WhatIf) -> str | None:
-    """Return why a trace alone cannot answer, or None."""
-    if asked.batch or asked.width or asked.depth:
-        return "a trace has one size; record the other size too, or measure the model"
-    if asked.runtime and asked.runtime != "cuda-graph":
-        return f"the host time of {asked.runtime} is not in a trace; measure the model"
-    return None

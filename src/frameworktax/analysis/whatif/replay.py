@@ -93,13 +93,11 @@ class Change:
         device_speed: factor, 2 = kernels take half.
         host_speed: factor on everything that the host does.
         graphs: replace all launches by one.
-        kernels: factor on kernel time (a batch, a width).
     """
 
     device_speed: float = 1.0
     host_speed: float = 1.0
     graphs: bool = False
-    kernels: float = 1.0
 
 
 def run(queues: Queues) -> Played:
@@ -155,7 +153,7 @@ def changed(queues: Queues, change: Change) -> Queues:
         host_ns=host / change.host_speed,
         late_ns=late,
         tail_ns=queues.tail_ns / change.host_speed,
-        kernel_ns=queues.kernel_ns / (change.device_speed / change.kernels),
+        kernel_ns=queues.kernel_ns / change.device_speed,
     )
 
 
@@ -314,7 +312,7 @@ def variants(queues: Queues, change: Change) -> list[Queues]:
     the launch latency with the device, what the host did late and the end of the call with the
     host; a launch latency is partly either's. In a graph nothing waits for a launch.
     """
-    device, host = change.kernels / change.device_speed, 1 / change.host_speed
+    device, host = 1 / change.device_speed, 1 / change.host_speed
     shrunk = replace(
         queues,
         gap_ns=queues.gap_ns * device,

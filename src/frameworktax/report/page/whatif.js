@@ -10,13 +10,10 @@
   const stops = (input) => input.dataset.stops.split(" ");
   const stop = (input) => stops(input)[Number(input.value)];
 
-  // Where the slider of batch sizes stops depends on the point; the others have the same for all.
   function start() {
-    const point = subjects[Number(subject.value)];
     for (const input of sliders) {
-      if (input.id === "batch") input.dataset.stops = point.batches.join(" ");
       input.max = String(stops(input).length - 1);
-      input.value = String(stops(input).indexOf(input.id === "batch" ? String(point.batch) : "1"));
+      input.value = String(stops(input).indexOf("1"));
     }
     document.getElementById("graphs").checked = false;
     update();
@@ -43,7 +40,7 @@
       row.querySelector("[data-answer] small").textContent = more;
     }
     for (const input of sliders) {
-      const text = input.id === "batch" ? stop(input) : `× ${stop(input)}`;
+      const text = `× ${stop(input)}`;
       input.setAttribute("aria-valuetext", text);
       form.querySelector(`output[for=${input.id}]`).textContent = text;
     }
