@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from frameworktax.api import Results, measure
     from frameworktax.block import tax
     from frameworktax.comparing import Compared, compare
-    from frameworktax.explaining import Predictions, explain, whatif
+    from frameworktax.explaining import explain, whatif
     from frameworktax.integrations.watch import watch
     from frameworktax.optimize.run import optimize
     from frameworktax.runtimes.serving import load
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compared",
-    "Predictions",
     "Results",
     "__version__",
     "compare",
@@ -42,7 +41,6 @@ __all__ = [
 
 _MODULES = {
     "Compared": "comparing",
-    "Predictions": "explaining",
     "Results": "api",
     "compare": "comparing",
     "explain": "explaining",

@@ -7,7 +7,7 @@ What a file is follows from its content and not from its name. Not called ``expl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from frameworktax.api import Results, read_store
 from frameworktax.errors import TraceError, UsageError
 from frameworktax.integrations import readers
 from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, Prediction, Run
-from frameworktax.report import html, json_document, trace_blocks
+from frameworktax.report import json_document
 from frameworktax.traces import kineto, nsys, timeline
 from frameworktax.traces.kineto import DamagedError, blocks
 from frameworktax.traces.timeline import Timeline
@@ -56,41 +56,11 @@ def explain(path: str | Path, *, what_if: WhatIf | None = None, step: str | None
 
 def explain_run(path: Path, *, what_if: WhatIf | None = None, step: str | None = None) -> Run:
     """Return the document of ``explain``."""
-    if what_if is None:
-        return load(path, step).run
-    check(what_if)
+    if what_if is not None:
+        check(what_if)
     loaded = load(path, step)
-    return replace(loaded.run, predictions=loaded.run.predictions + loaded.predict(what_if))
-
-
-class Predictions(Sequence[Prediction]):
-    """What changes would give, one ``records.Prediction`` for each change and subject.
-
-    A refused one has no latency, and says why in ``reason``.
-    """
-
-    def __init__(self, found: Sequence[Prediction]) -> None:
-        self._found = tuple(found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._found[index]
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return them as plain data, as in the document of ``--json``."""
-        run = json_document.dump(Run(predictions=self._found))
-        data: list[dict[str, Any]] = run["predictions"]
-        return data
-
-    def __repr__(self) -> str:
-        items = map(trace_blocks.prediction_item, self._found)
-        shown = "; ".join(f"{item.lead}: {item.text}, {item.detail}" for item in items)
-        return f"<frameworktax predictions: {shown or 'none'}>"
-
-    def _repr_html_(self) -> str:
-        return html.blocks_html(trace_blocks.prediction_blocks(self._found))
+    found = loaded.predict(what_if) if what_if is not None else ()
+    return replace(loaded.run, predictions=loaded.run.predictions + found)
 
 
 def whatif(
@@ -102,10 +72,11 @@ def whatif(
     graphs: bool = False,
     runtime: str | None = None,
     step: str | None = None,
-) -> Predictions:
+) -> tuple[Prediction, ...]:
     """Predict what changes would give, each with its formula and the error that has shown.
 
-    Each change is answered alone; those of the machine (the first four) also together.
+    Each change is answered alone; those of the machine (the first four) also together. A refused
+    prediction has no latency, and says why in ``reason``.
 
     Args:
         source: what ``measure`` or ``sweep`` returned, or the path of a store, a document, a trace
@@ -135,7 +106,7 @@ def whatif(
     loaded = LoadedSource(source) if isinstance(source, Run) else load(Path(source), step)
     if loaded.timeline is None and all(m.latency_ns is None for m in loaded.run.measurements):
         raise UsageError("no latency to predict from; measure first")
-    return Predictions(loaded.predict(asked))
+    return loaded.predict(asked)
 
 
 # --- what a file is -------------------------------------------------------------------------------
@@ -161,17 +132,17 @@ class LoadedSource:
 def load(path: Path, step: str | None = None) -> LoadedSource:
     """Return what is in a file or folder; raises as ``explain`` does."""
     read = _reader(path)
-    if read not in (kineto.read, nsys.read):
-        if step is not None:
-            raise UsageError(f"{path} is no trace; --step chooses the steps of a trace")
+    is_trace = read in (kineto.read, nsys.read)
+    if step is not None and not is_trace:
+        raise UsageError(f"{path} is no trace; --step chooses the steps of a trace")
+    if not is_trace:
         return LoadedSource(read(path))
     try:
         pattern = re.compile(step) if step is not None else None
-    except re.error as error:
-        raise UsageError(f"--step {step!r} is no regular expression: {error}") from error
-    try:
         ordered = timeline.build(read(path), pattern)
         run = document(ordered, path.name)
+    except re.error as error:
+        raise UsageError(f"--step {step!r} is no regular expression: {error}") from error
     except MemoryError as error:
         raise TraceError(
             f"{path}: too large for the memory of this process; record fewer steps"

@@ -1,6 +1,5 @@
 """What-ifs from Python: the same answers as on the command line, typed."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,10 +43,6 @@ def test_an_answer_has_a_formula_an_interval_and_the_error_it_has_shown(folder):
     assert answer.latency_ns.low < answer.latency_ns.value < answer.latency_ns.high
     assert answer.factor.value > 1
     assert answer.shown_error is None  # never checked, and says so
-    assert "never checked" in repr(found)
-    assert found.to_json()[0]["change"] == "--host-speed 2"
-    assert len(found.to_json()) == len(found)
-    assert answer.formula in repr(found)
 
 
 def test_a_trace_is_asked_step_by_step_and_through_its_results():
@@ -70,12 +65,3 @@ def test_nothing_asked_nothing_possible_and_nothing_there(folder):
         ft.whatif(Run(), host_speed=2)
     with pytest.raises(UsageError, match="no such file"):
         ft.whatif(folder / "none", host_speed=2)
-
-
-def test_in_a_notebook_names_are_only_text(folder):
-    run = build(data.sample_records())
-    hostile = "<script>alert(1)</script>"
-    points = [replace(m, workload=replace(m.workload, model=hostile)) for m in run.measurements]
-    shown = ft.whatif(replace(run, measurements=tuple(points)), host_speed=2)._repr_html_()
-    assert "alert(1)" in shown
-    assert "<script" not in shown
