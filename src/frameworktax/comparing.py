@@ -28,10 +28,11 @@ from frameworktax.errors import StoreError, UsageError, nearest, write_text
 from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import DEPLOYED, FLOOR, Environment, Record, Run
+from frameworktax.records import DEPLOYED, FLOOR, Environment, Run
 from frameworktax.report import json_document
 from frameworktax.runtimes import deployment
 from frameworktax.stats import UNTIL
+from frameworktax.store.read import point_key
 from frameworktax.store.shards import decode
 
 CALIBRATION_SESSIONS, CALIBRATION_S = 12, 15.0
@@ -189,7 +190,7 @@ def last_two(source: Source) -> tuple[Run, Run]:
     records, _ = store.read(folder)
     newest, _ = gather(records)
     last = {(p.point.key(), p.session) for p in newest if p.measured}
-    older = [record for record in records if _point_and_session(record) not in last]
+    older = [record for record in records if (point_key(record), record.session) not in last]
     before, after = api.document(older), api.document(records)
     earlier = {m.point for m in before.measurements}
     if not any(m.point in earlier and m.runtime != FLOOR for m in after.measurements):
@@ -198,13 +199,6 @@ def last_two(source: Source) -> tuple[Run, Run]:
             "store, or give the names that correspond with --runtime BEFORE=AFTER"
         )
     return before, after
-
-
-def _point_and_session(record: Record) -> tuple[str, str] | None:
-    point = getattr(record, "point", None)
-    if point is None:
-        return None
-    return (point if isinstance(point, str) else point.key(), record.session)
 
 
 def baseline(run: Run) -> Run:

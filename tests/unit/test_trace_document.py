@@ -110,7 +110,6 @@ def test_share_has_an_interval_from_five_steps_on(tmp_path):
         ([cases.kernel(19_000, 19_500, 9), *cases.one_step()], "kernels-without-launch"),
         ([*cases.one_step(), cases.one_step()[6]], "records-repeated"),
         (cases.one_step(-9_000), "clocks-skewed"),
-        ([*cases.one_step(), cases.kernel(13_000, 13_500, 9)], "kernels-overlap"),
         (cases.one_step()[1:], "no-steps"),
         ([e for e in cases.one_step() if "python_function" not in e], "no-python-frames"),
         ([e for e in cases.one_step() if '"device"' not in e], "no-device-records"),

@@ -58,7 +58,6 @@ NOTES = {
     "steps-without-device": "{} steps have no record of a device",
     "records-outside-steps": "{} records of a device belong to no step; they count in the device's "
     "total",
-    "kernels-overlap": "{} kernels begin before the one ahead of them on their stream has ended",
 }
 """Code → what cannot be trusted, with the number or words that it is about."""
 DRAWS = 1000
@@ -391,13 +390,4 @@ def _of_devices(timeline: Timeline) -> list[tuple[str, object]]:
         ("kernels-without-launch", int(((timeline.call < 0) & timeline.is_kernel).sum())),
         ("steps-without-device", f"{empty} of {steps}" if empty else ""),
         ("records-outside-steps", int((timeline.step_of < 0).sum())),
-        ("kernels-overlap", _crossed(timeline)),
     ]
-
-
-def _crossed(timeline: Timeline) -> int:
-    """Return how many kernels begin before an earlier one on the same known stream has ended."""
-    work = timeline.work.where(timeline.is_kernel & (timeline.work.stream >= 0))
-    work = work.take(np.lexsort((work.start_ns, work.stream, work.device)))
-    same = (work.stream[1:] == work.stream[:-1]) & (work.device[1:] == work.device[:-1])
-    return int((same & (work.start_ns[1:] < work.end_ns[:-1])).sum())
