@@ -178,7 +178,9 @@ def grid(name: str, device: str) -> list[Point]:
     on_gpu = device != "cpu"
     runtimes = [*SAME_KERNELS[1:], *(["cuda-graph"] if on_gpu else [])]
     made = [
-        (runtime, replace(base, batch=batch)) for runtime in ("eager", *runtimes) for batch in STARTS
+        (runtime, replace(base, batch=batch))
+        for runtime in ("eager", *runtimes)
+        for batch in STARTS
     ]
     if not on_gpu:
         made += [(runtime, replace(base, twin=True)) for runtime in SAME_KERNELS]

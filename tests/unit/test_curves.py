@@ -105,7 +105,9 @@ def test_rounds_in_common_are_paired_and_others_left_out():
     assert (ratio.low, ratio.high) == pytest.approx((1.2, 1.2))
     assert ratio.method == "paired-block-ratios"
     apart = {(p, r + 10): ns * (1.1, 1.0, 0.9)[p] for (p, r), ns in first.items()}
-    assert ratio_to_first(apart, first).method == "ratios of independent blocks"
+    assert ratio_to_first(apart, first).method == "paired-process-ratios"
+    elsewhere = {(("t", p), r): ns for (p, r), ns in apart.items()}
+    assert ratio_to_first(elsewhere, first).method == "ratios of independent blocks"
 
 
 def test_recovers_the_truth_of_simulated_curves():

@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from frameworktax.analysis.estimates import difference
 from frameworktax.records import Estimate
-from frameworktax.stats import process_interval, ratio_interval
+from frameworktax.stats import mean_interval, process_interval, ratio_interval
 
 FREE = 0.10
 """A batch is free while its latency is within this share of batch 1 (METHOD, section 5)."""
@@ -101,32 +101,33 @@ def free_batch_interval(
 def ratio_to_first(blocks: Blocks, first: Blocks) -> Estimate | None:
     """Return the ratio of two points served by the same processes, from their blocks.
 
-    Paired by round where they share two, as those of one session do; else the two are independent.
-    The method says which.
+    Paired by round where they share two; else by process, where they share two; else the two are
+    independent. The method says which.
     """
     if (paired := ratio_interval(blocks, first)) is not None:
         return paired
-    method = "ratios of independent blocks"
-    high, low = _level(blocks), _level(first)
-    if high is None or low is None:
-        return None
-    log_ratio = difference(high, low, method)
-    return Estimate(
-        value=math.exp(log_ratio.value),
-        low=math.exp(log_ratio.low),
-        high=math.exp(log_ratio.high),
-        method=method,
-        n=log_ratio.n,
-    )
+    above, below = _logs(blocks), _logs(first)
+    moves = [median(above[p]) - median(below[p]) for p in above.keys() & below.keys()]
+    log_ratio = mean_interval(moves, "paired-process-ratios")
+    if log_ratio is None:
+        high, low = _level(above), _level(below)
+        if high is None or low is None:
+            return None
+        log_ratio = difference(high, low, "ratios of independent blocks")
+    return log_ratio.at(*map(math.exp, (log_ratio.value, log_ratio.low, log_ratio.high)))
 
 
-def _level(blocks: Blocks) -> Estimate | None:
-    """Return the interval of a side's logs, around the median where it is one process."""
-    logs: dict[Hashable, list[float]] = defaultdict(list)
-    for (process, _), ns in blocks.items():
-        logs[process].append(math.log(ns))
+def _level(logs: Mapping[Hashable, Sequence[float]]) -> Estimate | None:
+    """Return the interval of a side by itself, around the median where it is one process."""
     found = process_interval(list(logs.values()))
     if found is None:
         return None
     shift = fmean(median(values) for values in logs.values()) - found.value
     return found.at(found.value + shift, found.low + shift, found.high + shift)
+
+
+def _logs(blocks: Blocks) -> dict[Hashable, list[float]]:
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for (process, _), ns in blocks.items():
+        found[process].append(math.log(ns))
+    return found

@@ -349,8 +349,8 @@ def _change(change: Change) -> dict[str, object]:
         "low": ratio.low,
         "high": ratio.high,
         "verdict": change.verdict,
-        "before": time_text(change.before and change.before.value),
-        "after": time_text(change.after and change.after.value),
+        "before": time_text(change.before.value if change.before else None),
+        "after": time_text(change.after.value if change.after else None),
         "change": compare_blocks.change_text(change),
         "said": compare_blocks.verdict(change),
     }

@@ -51,8 +51,8 @@ def changes(comparison: Comparison) -> Table:
         comparison.points,
         {
             Column(metric): change_name,
-            right("before"): lambda c: time_text(c.before and c.before.value),
-            right("after"): lambda c: time_text(c.after and c.after.value),
+            right("before"): lambda c: time_text(c.before.value if c.before else None),
+            right("after"): lambda c: time_text(c.after.value if c.after else None),
             right("change (95 % interval)"): lambda c: Cell(
                 change_text(c), style=c.verdict if c.ratio else "dim"
             ),

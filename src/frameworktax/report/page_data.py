@@ -258,9 +258,7 @@ def _stops(device: str) -> tuple[str, dict[str, WhatIf]]:
     Speeds of a GPU and of its host, and graphs, are one change, ``machine``.
     """
     if device == "cpu":
-        return "host_speed", {
-            f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1
-        }
+        return "host_speed", {f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1}
     return "machine", {
         f"{device_speed:g} {host_speed:g} {int(graphs)}": WhatIf(
             device_speed=None if device_speed == 1 else device_speed,
