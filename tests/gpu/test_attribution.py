@@ -8,7 +8,7 @@ import pytest
 from frameworktax.attribution.device import attribute_gpu, calibrate, gpu_uuid, measure_span
 from frameworktax.attribution.device_places import attribute_device_modules
 from frameworktax.attribution.device_profile import profile_device
-from frameworktax.host.nvml import Nvml
+from frameworktax.host import nvml
 from frameworktax.records import Attribution
 
 pytestmark = pytest.mark.gpu
@@ -209,7 +209,7 @@ def test_kernels_and_waiting_go_to_the_modules_that_launched_them(gpu):
 
 def test_the_state_can_be_read(gpu):
     try:
-        reading = Nvml(gpu_uuid("cuda:0")).read()
+        reading = nvml.reader(gpu_uuid("cuda:0"))()
     except OSError as error:
         pytest.skip(str(error))
-    assert reading.sm_mhz > 0
+    assert reading["sm_mhz"] > 0

@@ -13,13 +13,12 @@ from frameworktax.attribution.device_profile import (
     profile_device,
 )
 from frameworktax.errors import TraceError
-from frameworktax.host.nvml import Reading
 from frameworktax.records import Attribution
 from frameworktax.testing import FakeClock
 from frameworktax.traces.events import COPY, DEVICE, MEMSET
 
 EPOCH = 1_751_410_836_000_000_000
-STEADY = Reading(sm_mhz=1980, memory_mhz=2619, power_mw=500_000, celsius=60, reasons=0)
+STEADY = {"sm_mhz": 1980, "memory_mhz": 2619, "power_mw": 500_000, "celsius": 60, "reasons": 0}
 
 
 def make(**options):
@@ -582,7 +581,7 @@ def test_the_state_of_the_device_is_read_while_calls_run():
     def read():
         moments.append((clock.now_ns, device.free_ns(7)))
         slow = len(moments) > 3
-        return Reading(sm_mhz=1200 if slow else 1980, reasons=0x40 if slow else 0x1)
+        return {"sm_mhz": 1200 if slow else 1980, "reasons": 0x40 if slow else 0x1}
 
     found = attribute(clock, device, five_and_a_copy(device), read=read)
     assert codes(found["notes"]) == ["clocks-dropped", "clocks-held-down"]

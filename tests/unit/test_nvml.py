@@ -5,7 +5,6 @@ import sys
 import pytest
 
 from frameworktax.host import nvml
-from frameworktax.host.nvml import Nvml, Reading
 
 
 class NVMLError(Exception):
@@ -52,21 +51,30 @@ class FakePynvml:
 
 
 def test_a_reading_has_what_the_driver_says():
-    assert Nvml("GPU-1", FakePynvml()).read() == Reading(1980, 3201, 690_000, 71, 0, 2)
+    assert nvml.reader("GPU-1", FakePynvml())() == {
+        "sm_mhz": 1980,
+        "memory_mhz": 3201,
+        "power_mw": 690_000,
+        "celsius": 71,
+        "reasons": 0,
+        "processes": 2,
+    }
     silent = FakePynvml(None, None, None, None, None, None)
-    assert Nvml("GPU-1", silent).read() == Reading()
+    assert nvml.reader("GPU-1", silent)() == {}
 
 
 def test_what_is_missing_is_named(monkeypatch):
     with pytest.raises(OSError, match="Not Found"):
-        Nvml("GPU-2", FakePynvml())
+        nvml.reader("GPU-2", FakePynvml())
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(OSError, match="nvidia-ml-py"):
-        Nvml("GPU-1")
+        nvml.reader("GPU-1")
 
 
 def test_state_has_the_lowest_clock_the_highest_power_and_every_reason():
-    readings = [Reading(1980, 3201, 400, 60, 0x4), Reading(1700, 3201, 690, 72, 0x20), Reading()]
+    first = {"sm_mhz": 1980, "memory_mhz": 3201, "power_mw": 400, "celsius": 60, "reasons": 0x4}
+    second = {"sm_mhz": 1700, "power_mw": 690, "celsius": 72, "reasons": 0x20}
+    readings = [first, second, {}]
     assert nvml.state(readings) == {
         "sm_mhz": 1700,
         "memory_mhz": 3201,
@@ -74,7 +82,7 @@ def test_state_has_the_lowest_clock_the_highest_power_and_every_reason():
         "celsius": 72,
         "reasons": 0x24,
     }
-    assert nvml.state([Reading()]) == {}
+    assert nvml.state([{}]) == {}
 
 
 def codes(before, after):

@@ -27,7 +27,7 @@ measured as well, and a device gap below it is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -50,7 +50,7 @@ LOAD_NS = 100_000_000
 READINGS = 3
 """Of the state, each while a call is under way."""
 
-Read = Callable[[], nvml.Reading]
+Read = Callable[[], Mapping[str, int]]
 
 
 def attribute_gpu(
@@ -84,7 +84,7 @@ def attribute_gpu(
     notes: Notes = []
     if read is None:
         try:
-            read = nvml.Nvml(gpu_uuid(device)).read
+            read = nvml.reader(gpu_uuid(device))
         except OSError as error:
             notes.append(("clocks-unread", f"the state of the device was not read: {error}"))
     before = _state_under_load(call, synchronize, read, clock)

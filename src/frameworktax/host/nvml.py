@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 PACKAGE = "nvidia-ml-py"
@@ -27,29 +27,21 @@ SLOWED_BY: Mapping[int, str] = {
 """Bits of ``nvmlClocksEventReasons`` (nvml.h) that lower the clock below what was chosen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A device at one moment; None where the driver does not say.
-
-    Attributes:
-        sm_mhz: clock of the multiprocessors.
-        memory_mhz: clock of the memory.
-        power_mw: drawn by the board.
-        celsius: of the chip.
-        reasons: bits of why the clock is where it is.
-        processes: that hold a compute context, of any user.
-    """
-
-    sm_mhz: int | None = None
-    memory_mhz: int | None = None
-    power_mw: int | None = None
-    celsius: int | None = None
-    reasons: int | None = None
-    processes: int | None = None
+STATE: Mapping[str, Callable[[int, int], int]] = {
+    "sm_mhz": min,
+    "memory_mhz": min,
+    "power_mw": max,
+    "celsius": max,
+    "reasons": operator.or_,
+    "processes": max,
+}
+"""What is read: clocks of multiprocessors and memory, power of the board, heat of the chip, bits of
+why the clock is where it is, processes of any user with a compute context → what is kept of two
+readings under load."""
 
 
-class Nvml:
-    """NVML of one device.
+def reader(uuid: str, library: Any = None) -> Callable[[], dict[str, int]]:
+    """Return what reads the state of a device: of ``STATE`` what the driver says.
 
     Args:
         uuid: ``GPU-…``, as ``nvidia-smi -L`` shows it; numbers differ where some are hidden.
@@ -58,59 +50,45 @@ class Nvml:
     Raises:
         OSError: the package or the driver's library is missing, or the device is not found.
     """
+    try:
+        nvml = library or importlib.import_module("pynvml")
+    except ImportError as error:
+        raise OSError(f"{PACKAGE} is not installed; pip install {PACKAGE}") from error
+    try:
+        nvml.nvmlInit()
+        device = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError as error:
+        raise OSError(f"NVML: {error}") from error
+    reasons = getattr(
+        nvml, "nvmlDeviceGetCurrentClocksEventReasons",
+        getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None),
+    )  # fmt: skip
+    questions: dict[str, Callable[[], Any]] = {
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_MEM),
+        "power_mw": lambda: nvml.nvmlDeviceGetPowerUsage(device),
+        "celsius": lambda: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU),
+        "processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(device)),
+    }
+    if reasons is not None:
+        questions["reasons"] = lambda: reasons(device)
 
-    def __init__(self, uuid: str, library: Any = None) -> None:
-        try:
-            self._nvml = library or importlib.import_module("pynvml")
-        except ImportError as error:
-            raise OSError(f"{PACKAGE} is not installed; pip install {PACKAGE}") from error
-        try:
-            self._nvml.nvmlInit()
-            self._device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-        except self._nvml.NVMLError as error:
-            raise OSError(f"NVML: {error}") from error
+    def read() -> dict[str, int]:
+        found = {}
+        for name, ask in questions.items():
+            with contextlib.suppress(nvml.NVMLError, AttributeError):
+                found[name] = int(ask())
+        return found
 
-    def read(self) -> Reading:
-        """Return the state of the device now."""
-        nvml, device = self._nvml, self._device
-        clock = nvml.nvmlDeviceGetClockInfo
-        reasons = getattr(
-            nvml, "nvmlDeviceGetCurrentClocksEventReasons",
-            getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None),
-        )  # fmt: skip
-        return Reading(
-            sm_mhz=self._ask(lambda: clock(device, nvml.NVML_CLOCK_SM)),
-            memory_mhz=self._ask(lambda: clock(device, nvml.NVML_CLOCK_MEM)),
-            power_mw=self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(device)),
-            celsius=self._ask(
-                lambda: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU)
-            ),
-            reasons=self._ask(lambda: reasons(device)) if reasons is not None else None,
-            processes=self._ask(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(device))),
-        )
-
-    def _ask(self, question: Callable[[], Any]) -> int | None:
-        with contextlib.suppress(self._nvml.NVMLError, AttributeError):
-            return int(question())
-        return None
+    return read
 
 
-def state(readings: Iterable[Reading]) -> dict[str, int]:
+def state(readings: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return the extremes of readings under load, and why clocks were lowered in any of them."""
     found: dict[str, int] = {}
-    known = list(readings)
-    for name, choose in (
-        ("sm_mhz", min), ("memory_mhz", min), ("power_mw", max), ("celsius", max),
-        ("processes", max),
-    ):  # fmt: skip
-        values = [value for r in known if (value := getattr(r, name)) is not None]
-        if values:
-            found[name] = choose(values)
-    reasons = [r.reasons for r in known if r.reasons is not None]
-    if reasons:
-        found["reasons"] = 0
-        for bits in reasons:
-            found["reasons"] |= bits
+    for reading in readings:
+        for name, value in reading.items():
+            found[name] = STATE[name](found[name], value) if name in found else value
     return found
 
 
