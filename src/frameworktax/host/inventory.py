@@ -77,18 +77,17 @@ def gpu_present(root: Path = ROOT) -> bool:
 
 def parse_gpus(text: str) -> tuple[dict[str, Any], ...]:
     """Return one mapping a line of ``nvidia-smi --query-gpu --format=csv,noheader,nounits``."""
-    gpus = []
-    for line in filter(None, text.splitlines()):
-        values = [value.strip() for value in line.split(",")]
-        gpu: dict[str, Any] = {}
-        for name, value in zip(_GPU_FIELDS.values(), values, strict=False):
-            known = value and not value.startswith("[")  # [N/A], [Not Supported]
-            if known and name in _GPU_NUMBERS:
-                gpu[name] = int(value) if value.isdigit() else None
-            else:
-                gpu[name] = value if known else None
-        gpus.append(gpu)
-    return tuple(gpus)
+
+    def plain(name: str, value: str) -> str | int | None:
+        if not value or value.startswith("["):  # [N/A], [Not Supported]
+            return None
+        if name in _GPU_NUMBERS:
+            return int(value) if value.isdigit() else None
+        return value
+
+    rows = ([value.strip() for value in line.split(",")] for line in text.splitlines() if line)
+    names = _GPU_FIELDS.values()
+    return tuple({n: plain(n, v) for n, v in zip(names, row, strict=False)} for row in rows)
 
 
 def gpus() -> tuple[dict[str, Any], ...]:

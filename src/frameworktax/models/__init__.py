@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -275,49 +275,43 @@ def refuse(workload: Workload, entry: Entry) -> None:
     Raises:
         UsageError: one line that says what to change.
     """
-    for refusal in _refusals(workload, entry):
-        raise UsageError(refusal)
-
-
-def _refusals(workload: Workload, entry: Entry) -> Iterator[str]:
-    """Yield what cannot be, and what the model lacks, each with what to change."""
     name = "your own model" if entry is USER else workload.model
     length, size = workload.length, workload.image_size
     factors = {"width": workload.width, "depth": workload.depth}
     if workload.batch < 1:
-        yield f"batch {workload.batch} is impossible; choose 1 or more"
+        raise UsageError(f"batch {workload.batch} is impossible; choose 1 or more")
     for option, factor in factors.items():
         if not 0 < factor < float("inf"):
-            yield f"--{option} {factor} is impossible; choose a number above 0"
+            raise UsageError(f"--{option} {factor} is impossible; choose a number above 0")
     if entry.family == PLUGIN:
         return
     if length is not None and not entry.has_length:
-        yield f"{name} has no length; leave out --length"
+        raise UsageError(f"{name} has no length; leave out --length")
     if size is not None and not entry.has_image_size:
-        yield f"{name} has no image size; leave out --image-size"
+        raise UsageError(f"{name} has no image size; leave out --image-size")
     for option, factor in factors.items():
         if factor != 1.0 and option not in entry.factors:
-            yield f"{name} has no {option} factor; leave out --{option}"
+            raise UsageError(f"{name} has no {option} factor; leave out --{option}")
     if workload.batch_dim is not None and entry is not USER:
-        yield f"{name} knows its batch dimension; leave out --batch-dim"
+        raise UsageError(f"{name} knows its batch dimension; leave out --batch-dim")
     if workload.twin and "width" not in entry.factors:
-        yield f"{name} has no width to shrink; no twin can be built"
+        raise UsageError(f"{name} has no width to shrink; no twin can be built")
     if workload.phase == "generate" and not entry.generates:
-        yield no_generation(name)
+        raise UsageError(no_generation(name))
     if workload.input == "ragged" and not entry.has_length and entry is not USER:
-        yield f"{name} takes no sentences; leave out --input ragged"
+        raise UsageError(f"{name} takes no sentences; leave out --input ragged")
     if workload.channels_last and not entry.has_image_size and entry is not USER:
-        yield NO_IMAGES
+        raise UsageError(NO_IMAGES)
     least, most = entry.min_length, entry.max_length
     if length is not None and (length < least or (most is not None and length > most)):
         bounds = f"from {least} to {most}" if most is not None else f"of {least} or more"
-        yield f"{name} takes lengths {bounds}, not {length}; choose another --length"
+        raise UsageError(f"{name} takes lengths {bounds}, not {length}; choose another --length")
     smallest, step = entry.min_image_size or 1, entry.image_step
     if size is not None and (size < smallest or size % step):
         bounds = f"whose side is a multiple of {step}"
         if size < smallest:
             bounds = f"of {smallest} pixels a side or more"
-        yield f"{name} takes images {bounds}, not {size}; choose another --image-size"
+        raise UsageError(f"{name} takes images {bounds}, not {size}; choose another --image-size")
 
 
 def build(workload: Workload, device: str = "cpu") -> Model:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from frameworktax import host
 from frameworktax.errors import UsageError, nearest
@@ -59,8 +59,7 @@ TEXT, AUDIO, MEL, IMAGE = "input_ids", "input_values", "input_features", "pixel_
 # --- by name: a class and its sizes ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Sizes of a transformer; ``inner`` is the width between a layer's two linear maps."""
 
     layers: int
@@ -70,8 +69,7 @@ class Shape:
 
     def named(self, names: Sequence[str]) -> dict[str, int]:
         """Return the sizes as settings of these names; an empty name leaves its size out."""
-        sizes = (self.layers, self.hidden, self.heads, self.inner)
-        return {name: size for name, size in zip(names, sizes, strict=True) if name}
+        return {name: size for name, size in zip(names, self, strict=True) if name}
 
 
 COMMON = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -396,8 +394,7 @@ def _check_memory(name: str, kind: Any, config: Any, trust: dict[str, Any]) -> N
         raise UsageError(f"{name} cannot be built: {text}; choose another type") from error
     except (NotImplementedError, RuntimeError):  # reads values while it is made: size unknown
         return
-    needed = sum(p.numel() * p.element_size() for p in ghost.parameters())
-    free = host.memory_available_bytes()
+    needed, free = 4 * sum(p.numel() for p in ghost.parameters()), host.memory_available_bytes()
     if needed > free:
         raise UsageError(
             f"{name} has {needed / 1e9:.1f} GB of weights and {free / 1e9:.1f} GB are free; name a "

@@ -211,18 +211,15 @@ def _as_inputs(name: str, example: Any) -> Inputs:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    if isinstance(example, torch.Tensor):
-        inputs = Inputs(args=(example,))
-    elif isinstance(example, Mapping):
+    if isinstance(example, Mapping):
         inputs = Inputs(kwargs={str(key): value for key, value in example.items()})
-    elif isinstance(example, tuple | list):
-        inputs = Inputs(args=tuple(example))
+    elif isinstance(example, torch.Tensor | tuple | list):
+        inputs = Inputs((example,) if isinstance(example, torch.Tensor) else tuple(example))
     else:
         raise UserModelError(f"{name} returned inputs of type {type(example).__name__}; {RETURN}")
     for path, value in inputs.items():
         inner = tree_leaves(dict(value) if isinstance(value, Mapping) else value)
-        is_nested = not isinstance(value, torch.Tensor)
-        if is_nested and any(isinstance(leaf, torch.Tensor) for leaf in inner):
+        if any(isinstance(leaf, torch.Tensor) and leaf is not value for leaf in inner):
             raise UserModelError(
                 f"{name} nests tensors in {path}; pass every tensor as an argument of its own"
             )
@@ -242,13 +239,9 @@ def _batch_dims(name: str, example: Inputs, batch_dim: int | None) -> dict[str, 
     dims = {path: dim % len(shape) for path, shape in shapes.items()}
     sizes = {shapes[path][d] for path, d in dims.items()}
     if len(sizes) > 1:
-        remedy = (
-            "name the batch dimension with --batch-dim"
-            if batch_dim is None
-            else "give every input the same size there, and keep constants in the module"
-        )
         raise UserModelError(
-            f"{name}: inputs disagree on dimension {dim}: {_shown(shapes)}; {remedy}"
+            f"{name}: inputs disagree on dimension {dim}: {_shown(shapes)}; name the batch "
+            "dimension with --batch-dim, and keep constants in the module"
         )
     if sizes == {0}:
         raise UserModelError(f"{name} returned inputs of batch 0; give at least one sample")

@@ -58,7 +58,7 @@ def build(name: str, workload: Workload) -> Model:
     if "class" in row:
         module = _of_class(row, workload, size)
     else:
-        module = _resnet(row, workload) if "blocks" in row else _mobilenet_v2(workload)
+        module = _resnet(row, workload) if "blocks" in row else _mobilenet_v2(row, workload)
     calibrate(module, _images())
     return model_of(module, normal(3, size, size))
 
@@ -145,17 +145,6 @@ def _with_head(net: nn.Sequential, *head: nn.Module, **settings: Any) -> nn.Modu
 
 # --- MobileNetV2: Sandler et al. 2018 (arXiv:1801.04381), table 2 ---------------------------------
 
-_INVERTED = (
-    # expansion, channels, blocks, stride
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
-
 
 class _Skip(nn.Module):  # type: ignore[misc] # as above
     """``x + body(x)``."""
@@ -175,10 +164,10 @@ def _conv_norm_relu6(
     return [conv, nn.BatchNorm2d(outer), nn.ReLU6(inplace=True)]
 
 
-def _mobilenet_v2(workload: Workload) -> nn.Module:
+def _mobilenet_v2(row: Mapping[str, Any], workload: Workload) -> nn.Module:
     inner = wide(32, workload)
     net = nn.Sequential(*_conv_norm_relu6(3, inner, 3, 2))
-    for expansion, channels, depth, first_stride in _INVERTED:
+    for expansion, channels, depth, first_stride in row["stages"]:
         outer = wide(channels, workload)
         for index in range(deep(depth, workload)):
             stride = first_stride if index == 0 else 1
