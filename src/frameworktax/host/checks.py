@@ -148,6 +148,7 @@ def _software(found: Environment, which: Callable[[str], str | None]) -> Iterato
 
 
 def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -> Iterator[Check]:
+    """Yield how each device is, and what makes one not this process's alone, or far from it."""
     if not found.gpus:
         if not gpu_present(root):
             yield Check("gpu", "ok", "none")
@@ -156,28 +157,6 @@ def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -
         remedy = "NVIDIA: install nvidia-smi; AMD: look at rocm-smi while measuring"
         yield _finding("gpu", False, text, remedy)
         return
-    yield from _sharing(found, root, processes)
-    if "nvidia-ml-py" not in found.libraries:
-        text = "nvidia-ml-py is not installed: clocks are not read while calls run"
-        remedy = "pip install nvidia-ml-py"
-        yield Check("gpu-state", "missing", text, remedy, remedy)
-    for gpu in found.gpus:
-        clock, top = gpu.get("sm_clock_mhz"), gpu.get("max_sm_clock_mhz")
-        text = (
-            f"{gpu.get('index')}: {gpu.get('name')}, {gpu.get('memory_mib')} MiB, "
-            f"driver {gpu.get('driver')}, {clock} of {top} MHz"
-        )
-        unloads = gpu.get("persistence_mode") == "Disabled"
-        if unloads:
-            text += "; the driver unloads between processes"
-        command = "sudo nvidia-smi -pm 1"
-        yield _finding("gpu", not unloads, text, command, command)
-
-
-def _sharing(
-    found: Environment, root: Path, processes: Callable[[], int | None]
-) -> Iterator[Check]:
-    """Yield what makes a device not this process's alone, or far from it."""
     for gpu in found.gpus:
         number = gpu.get("index")
         if gpu.get("mig_mode") == "Enabled":
@@ -199,6 +178,21 @@ def _sharing(
     if others:
         text = f"{others} processes hold a device: their work is in every number"
         yield _finding("gpu-processes", False, text, "end them; nvidia-smi lists them")
+    if "nvidia-ml-py" not in found.libraries:
+        text = "nvidia-ml-py is not installed: clocks are not read while calls run"
+        remedy = "pip install nvidia-ml-py"
+        yield Check("gpu-state", "missing", text, remedy, remedy)
+    for gpu in found.gpus:
+        clock, top = gpu.get("sm_clock_mhz"), gpu.get("max_sm_clock_mhz")
+        text = (
+            f"{gpu.get('index')}: {gpu.get('name')}, {gpu.get('memory_mib')} MiB, "
+            f"driver {gpu.get('driver')}, {clock} of {top} MHz"
+        )
+        unloads = gpu.get("persistence_mode") == "Disabled"
+        if unloads:
+            text += "; the driver unloads between processes"
+        command = "sudo nvidia-smi -pm 1"
+        yield _finding("gpu", not unloads, text, command, command)
 
 
 def doctor(

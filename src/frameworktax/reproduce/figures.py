@@ -43,48 +43,6 @@ QUANTITY_COLOURS = {"latency": "#0f7fc4", "kernel": "#009e73", "tax": "#d55e00"}
 SPREAD = ("#0f7fc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#8a6fd1", "#17a2a2", "#6f7f2f")
 
 
-def _drawing(
-    panel: Panel,
-    mine: list[Point],
-    shown: list[Point],
-    names: list[str],
-    title: str,
-    *,
-    first: bool,
-    beside: bool,
-) -> Spec:
-    """Return one drawing.
-
-    Args:
-        panel: its layout.
-        mine: what is drawn.
-        shown: what its axes have room for: with the other drawing's points where both fit.
-        names: every series of the pair, so that both drawings use the same colours.
-        title: whose numbers they are.
-        first: whether the legend and the title of the axis stand here.
-        beside: whether another drawing stands beside it.
-    """
-    width, height = SIZE if beside else ALONE
-    is_named = first and panel.mark == "line" and len(names) > 1
-    values = {
-        "title": title,
-        "width": width,
-        "height": height,
-        "points": mine,
-        "x_title": WORDS.get(panel.x, panel.x),
-        "y_title": "latency, ms" if first else None,
-        **_x_axis(panel, shown),
-        **_y_axis(panel, shown),
-        "names": names,
-        "colours": _colours(panel, names),
-        "legend": {"title": None, "orient": "top", "columns": 2} if is_named else None,
-    }
-    spec: Spec = vega.fill(vega.template("panel"), values)
-    if panel.mark == "label":
-        spec["layer"] = [*spec["layer"][1:], *_labels(mine, shown)]
-    return spec
-
-
 def _labels(mine: list[Point], shown: list[Point]) -> list[Spec]:
     """Return the names beside points, towards the middle; below where another is close above."""
     wide = max(p["x"] for p in shown) - min(p["x"] for p in shown) or 1.0
@@ -209,15 +167,35 @@ def figure(study: StudyResult) -> Spec | None:
 
 
 def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
+    """Return ours and theirs side by side; the legend and the y title stand in the first."""
     names = list(dict.fromkeys(p["series"] for p in ours + theirs))
+    is_named = panel.mark == "line" and len(names) > 1
+    width, height = SIZE if ours and theirs else ALONE
     sides: list[Spec] = []
     for title, mine, other in (("here", ours, theirs), ("in the paper", theirs, ours)):
         if not mine:
             continue
         # On logarithms any two fit one axis; a linear one could hide the smaller.
         shown = mine if panel.linear else mine + other
-        both = bool(ours and theirs)
-        sides.append(_drawing(panel, mine, shown, names, title, first=not sides, beside=both))
+        values = {
+            "title": title,
+            "width": width,
+            "height": height,
+            "points": mine,
+            "x_title": WORDS.get(panel.x, panel.x),
+            "y_title": None if sides else "latency, ms",
+            **_x_axis(panel, shown),
+            **_y_axis(panel, shown),
+            "names": names,
+            "colours": _colours(panel, names),
+            "legend": {"title": None, "orient": "top", "columns": 2}
+            if is_named and not sides
+            else None,
+        }
+        side: Spec = vega.fill(vega.template("panel"), values)
+        if panel.mark == "label":
+            side["layer"] = [*side["layer"][1:], *_labels(mine, shown)]
+        sides.append(side)
     return {
         "title": {"text": panel.title, "anchor": "middle", "fontSize": FONT + 1},
         "hconcat": sides,

@@ -46,7 +46,7 @@ def document(found: Reproduction) -> dict[str, Any]:
         {
             "name": study.file.name,
             "title": study.file.title,
-            "scale": study.scale,
+            "scale": found.scale,
             "proxies": [
                 {**one, "rho": asdict(one["rho"]) if one["rho"] else None} for one in study.proxies
             ],
@@ -169,7 +169,7 @@ def _setting(found: Reproduction) -> str:
     named = [f"{name} {versions[name]}" for name in LIBRARIES if name in versions]
     where = f"{found.machines[-1]}, {machine.cores} processors" if machine else "?"
     return (
-        f"{SIZES[found.studies[0].scale]} Measured on {where}; {', '.join(named)}; one thread. "
+        f"{SIZES[found.scale]} Measured on {where}; {', '.join(named)}; one thread. "
         "Latency is the pipelined kind, as the paper's. A verdict is computed from 95 % intervals "
         "by the rule in the study's file: a claim holds if the whole interval lies inside its "
         "bound, does not if it lies outside, and cannot be judged if it lies across or a number is "

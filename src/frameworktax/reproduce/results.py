@@ -93,7 +93,6 @@ class StudyResult:
 
     Attributes:
         file: the study.
-        scale: of the points.
         rows: what was planned, measured or with a reason why not.
         claims: with their verdicts.
         proxies: see ``claims.proxies``.
@@ -103,7 +102,6 @@ class StudyResult:
     """
 
     file: StudyFile
-    scale: Scale
     rows: tuple[Row, ...]
     claims: tuple[Judged, ...]
     proxies: Sequence[Mapping[str, Any]]
@@ -116,6 +114,7 @@ class Reproduction:
     """Studies with their verdicts, and the document of everything measured for them."""
 
     studies: tuple[StudyResult, ...]
+    scale: Scale
     run: Run
     machines: tuple[str, ...]
     store: Path
@@ -152,7 +151,17 @@ def evaluate_studies(
     for study in studies:
         across = names if study.name == ACROSS else [here]
         planned = planned_points(study, scale)
-        results.append(_result(study, scale, [r for n in across for r in _rows(planned, runs[n])]))
+        rows = tuple(row for name in across for row in _rows(planned, runs[name]))
+        results.append(
+            StudyResult(
+                file=study,
+                rows=rows,
+                claims=judge(study, rows),
+                proxies=() if study.proxies is None else proxies(rows, study.proxies),
+                free=[one for axis in study.free for one in _free(rows, axis)],
+                effects=_effects(rows),
+            )
+        )
     if not any("latency" in row.numbers for result in results for row in result.rows):
         raise NothingMeasuredError(
             f"{folder} holds no point of {', '.join(s.name for s in studies)} at the {scale} "
@@ -163,6 +172,7 @@ def evaluate_studies(
     kept = tuple(m for m in run.measurements if axes_key(m.point) in asked)
     return Reproduction(
         studies=tuple(results),
+        scale=scale,
         run=replace(run, measurements=kept),
         machines=tuple(names),
         store=folder,
@@ -242,18 +252,6 @@ def _rows(planned: Sequence[Point], machine: _Machine) -> list[Row]:
         missing = Row(at=at, reason=machine.left_out.get(key, "not measured"))
         found.append(measured.get(key, missing))
     return found
-
-
-def _result(study: StudyFile, scale: Scale, rows: Sequence[Row]) -> StudyResult:
-    return StudyResult(
-        file=study,
-        scale=scale,
-        rows=tuple(rows),
-        claims=judge(study, rows),
-        proxies=() if study.proxies is None else proxies(rows, study.proxies),
-        free=[one for axis in study.free for one in _free(rows, axis)],
-        effects=_effects(rows),
-    )
 
 
 def _free(rows: Sequence[Row], axis: str) -> list[dict[str, Any]]:
