@@ -37,7 +37,7 @@ def made(
 ) -> list[Record]:
     """One session of a study; runtimes in ``lost`` are unavailable for the reason given."""
     records: list[Record] = [data.session(session, 12, environment=environment)]
-    for planned in planned_points(study, scale):
+    for planned in planned_points(study.name, scale):
         at = replace(planned, platform=platform)
         macs = MACS.get(at.workload.model, 16) * 1_000_000 * at.workload.batch
         records.append(

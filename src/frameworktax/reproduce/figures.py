@@ -1,4 +1,4 @@
-"""The figures in the layout of the paper, ours and theirs side by side on the same axes."""
+"""The figures in the layout of the paper, ours and theirs side by side, as text for Vega-Lite."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ ALONE = (500, 250)
 """The same of a drawing that stands alone, because one side has no numbers."""
 FONT = 14
 """Pixels; a picture of two drawings printed 84 mm wide still has letters of 6 points."""
-NEAR = 0.15
-"""Share of an axis within which two names would lie on each other."""
 WORDS = {
     "latency": "total latency",
     "kernel": "kernel time",
@@ -41,32 +39,6 @@ RUNTIMES = {
 }
 QUANTITY_COLOURS = {"latency": "#0f7fc4", "kernel": "#009e73", "tax": "#d55e00"}
 SPREAD = ("#0f7fc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#8a6fd1", "#17a2a2", "#6f7f2f")
-
-
-def _labels(mine: list[Point], shown: list[Point]) -> list[Spec]:
-    """Return the names beside points, towards the middle; below where another is close above."""
-    wide = max(p["x"] for p in shown) - min(p["x"] for p in shown) or 1.0
-    tall = max(p["y"] for p in shown) or 1.0
-    middle = min(p["x"] for p in shown) + wide / 2
-    named: dict[tuple[bool, bool], list[Point]] = {}
-    for p in mine:
-        close = [q for q in mine if abs(q["x"] - p["x"]) < NEAR * wide and q is not p]
-        below = any(0 <= q["y"] - p["y"] < NEAR * tall for q in close)
-        named.setdefault((p["x"] > middle, below), []).append(p)
-    return [
-        {
-            "data": {"values": values},
-            "mark": {
-                "type": "text",
-                "align": "right" if right else "left",
-                "dx": 3 - 6 * right,
-                "dy": 13 if below else -9,
-                "fontSize": FONT - 2,
-            },
-            "encoding": {"text": {"field": "series"}, "color": {"value": "black"}},
-        }
-        for (right, below), values in named.items()
-    ]
 
 
 def _x_axis(panel: Panel, shown: list[Point]) -> Spec:
@@ -169,7 +141,6 @@ def figure(study: StudyResult) -> Spec | None:
 def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
     """Return ours and theirs side by side; the legend and the y title stand in the first."""
     names = list(dict.fromkeys(p["series"] for p in ours + theirs))
-    is_named = panel.mark == "line" and len(names) > 1
     width, height = SIZE if ours and theirs else ALONE
     sides: list[Spec] = []
     for title, mine, other in (("here", ours, theirs), ("in the paper", theirs, ours)):
@@ -189,12 +160,10 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
             "names": names,
             "colours": _colours(panel, names),
             "legend": {"title": None, "orient": "top", "columns": 2}
-            if is_named and not sides
+            if len(names) > 1 and not sides
             else None,
         }
         side: Spec = vega.fill(vega.template("panel"), values)
-        if panel.mark == "label":
-            side["layer"] = [*side["layer"][1:], *_labels(mine, shown)]
         sides.append(side)
     return {
         "title": {"text": panel.title, "anchor": "middle", "fontSize": FONT + 1},

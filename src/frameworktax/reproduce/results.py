@@ -150,7 +150,7 @@ def evaluate_studies(
     results = []
     for study in studies:
         across = names if study.name == ACROSS else [here]
-        planned = planned_points(study, scale)
+        planned = planned_points(study.name, scale)
         rows = tuple(row for name in across for row in _rows(planned, runs[name]))
         results.append(
             StudyResult(
@@ -167,7 +167,7 @@ def evaluate_studies(
             f"{folder} holds no point of {', '.join(s.name for s in studies)} at the {scale} "
             "scale; leave out --redraw to measure, or choose the other --scale"
         )
-    asked = {axes_key(p) for study in studies for p in planned_points(study, scale)}
+    asked = {axes_key(p) for study in studies for p in planned_points(study.name, scale)}
     run = runs[here].run
     kept = tuple(m for m in run.measurements if axes_key(m.point) in asked)
     return Reproduction(

@@ -66,7 +66,6 @@ class Panel(_Table):
     x: str = "batch"
     quantities: tuple[str, ...] = ("latency",)
     series: tuple[str, ...] = ("runtime",)
-    mark: Literal["line", "label"] = "line"
     linear: bool = False
 
 
@@ -180,13 +179,9 @@ def _joined(sets: Iterable[set[str]]) -> list[list[str]]:
     return [sorted(one) for one in found]
 
 
-def planned_points(study: StudyFile, scale: Scale) -> tuple[Point, ...]:
-    """Return every point a study asks for at a scale, on this machine's CPU."""
-    return _planned(study.name, scale)
-
-
 @cache
-def _planned(name: str, scale: Scale) -> tuple[Point, ...]:
+def planned_points(name: str, scale: Scale) -> tuple[Point, ...]:
+    """Return every point that the study of a name asks for at a scale, on this machine's CPU."""
     # Laid out and not checked: results from elsewhere need no model library here.
     file = Grids.model_validate(study_data([load(name)], scale))
     planned, _ = expand(file, Source(name, ""), HERE)
