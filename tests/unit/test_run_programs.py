@@ -636,8 +636,8 @@ def test_values_are_arrays_without_pickle_and_what_is_left_out_is_said(tmp_path)
         {"scale": {"type": "float", "value": 0.5}, "big": {
             "shape": [1], "dtype": "torch.float32", "left_out": 4}},
     ]  # fmt: skip
-    make = {"class": "torch.nn.modules.linear:Linear", "kwargs": {"bias": None}, "missing": ["n"]}
-    kind = kind_with(seen, tmp_path, forward=["x", "cache"], make=make, parameters=3)
+    made = {"make": "torch.nn.Linear(bias=None)", "imports": [], "missing": ["n of Linear"]}
+    kind = kind_with(seen, tmp_path, forward=["x", "cache"], parameters=3, **made)
     said = inputs.write(kind, tmp_path / "inputs.py", tmp_path)
     source = (tmp_path / "inputs.py").read_text()
     compile(source, "inputs.py", "exec")

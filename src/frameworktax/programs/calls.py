@@ -734,40 +734,49 @@ def shapes(value: Any, keep: Callable[[Any], dict[str, Any]] | None = None) -> A
 
 
 def construction(module: Any) -> dict[str, Any]:
-    """Return what is known of how a module was made, and how its forward is called."""
+    """Return what is known of how a module was made, and how its forward is called.
+
+    ``make`` is source that makes it, as far as attributes have the arguments' names; ``missing``
+    are the others.
+    """
     import inspect
 
     module = getattr(module, "_orig_mod", module)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(module.forward).parameters.values()
+    forward = inspect.signature(module.forward).parameters.values()
+    imports: set[str] = set()
+    missing: list[str] = []
+
+    def source(value: Any) -> str:
+        kind = type(value)
+        inside_torch = kind.__module__.startswith("torch.nn.")
+        if not inside_torch:
+            imports.add(kind.__module__)
+        name = f"{'torch.nn' if inside_torch else kind.__module__}.{kind.__qualname__}"
+        if kind.__qualname__ == "Sequential":
+            return f"{name}({', '.join(map(source, value))})"
+        attributes = {**vars(value), **getattr(value, "_parameters", {})}  # None for bias=False
+        arguments = []
+        for one in list(inspect.signature(kind.__init__).parameters.values())[1:]:
+            attribute = attributes.get(one.name, one.empty)
+            if hasattr(attribute, "to_diff_dict"):  # a configuration of transformers
+                made = type(attribute)
+                imports.add(made.__module__)
+                given = ", ".join(f"{k}={v!r}" for k, v in attribute.to_diff_dict().items())
+                arguments.append(f"{one.name}={made.__module__}.{made.__qualname__}({given})")
+            elif is_plain(attribute):
+                arguments.append(f"{one.name}={attribute!r}")
+            elif one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+                missing.append(f"{one.name} of {kind.__qualname__}")
+        return f"{name}({', '.join(arguments)})"
+
     return {
-        "make": making(module),
-        "forward": [one.name for one in parameters if one.kind in positional],
+        "make": source(module),
+        "imports": sorted(imports),
+        "missing": missing,
+        "forward": [one.name for one in forward if one.kind in positional],
         "parameters": sum(one.numel() for one in module.parameters()),
     }
-
-
-def making(value: Any) -> dict[str, Any]:
-    """Return class and arguments of an object, as far as attributes have the arguments' names."""
-    import inspect
-
-    kind = type(value)
-    found: dict[str, Any] = {"class": f"{kind.__module__}:{kind.__qualname__}"}
-    if kind.__qualname__ == "Sequential":
-        return {**found, "args": [making(one) for one in value]}
-    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
-    attributes = {**vars(value), **getattr(value, "_parameters", {})}  # None for bias=False
-    arguments, missing = {}, []
-    for one in parameters:
-        attribute = attributes.get(one.name, inspect.Parameter.empty)
-        if hasattr(attribute, "to_diff_dict"):  # a configuration of transformers
-            made = f"{type(attribute).__module__}:{type(attribute).__qualname__}"
-            arguments[one.name] = {"class": made, "kwargs": attribute.to_diff_dict()}
-        elif is_plain(attribute):
-            arguments[one.name] = attribute
-        elif one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-            missing.append(one.name)
-    return {**found, "kwargs": arguments, "missing": missing}
 
 
 def is_plain(value: Any) -> bool:

@@ -42,8 +42,9 @@ class Kind(HtmlRepr):
         detailed: how many calls those were.
         inputs: (what such a call was given: shapes and types, how many of them), most first; with
             numbers and texts, and where a tensor's bytes were noted, if values were asked for.
-        construction: class and arguments, number of parameters, names of the arguments of forward;
-            empty if inputs were not asked for.
+        construction: source that makes the module and what it imports, arguments that are missing,
+            names of the arguments of forward, number of parameters; empty if inputs were not asked
+            for.
     """
 
     kind: str

@@ -13,9 +13,7 @@ import numpy as np
 
 from frameworktax.programs.document import Kind
 
-SCRIPT = ("__main__", "__mp_main__")
-WIDTH = 80
-"""Columns that a call takes in one line."""
+SCRIPT = frozenset(("__main__", "__mp_main__"))
 
 
 def batch(kind: Kind) -> int | None:
@@ -60,14 +58,18 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
     if arrays:
         np.savez(values, **arrays)  # type: ignore[arg-type] # allow_pickle is no array of ours
     script = Path(kind.source.rpartition(":")[0]).resolve()
-    made = kind.construction.get("make") or {"class": kind.import_name, "missing": ["..."]}
-    imports = {module for module in _modules(made) if not module.startswith("torch.nn.")}
-    lines = [f"import {_imported(module, script)}" for module in sorted(imports)]
-    said += _missing(made)
-    if imports & {*SCRIPT} and "__name__" not in script.read_text(encoding="utf-8"):
+    own = kind.import_name.partition(":")[0]
+    made = kind.construction.get("make", f"{kind.import_name.replace(':', '.')}()")
+    modules = kind.construction.get("imports", [own])
+    said += [f"fill in {name}" for name in kind.construction.get("missing", ["its arguments"])]
+    is_script = not SCRIPT.isdisjoint(modules)
+    if is_script and "__name__" not in script.read_text(encoding="utf-8"):
         said.append(f"importing {script.name} runs it: put what runs under __name__ == '__main__'")
-    lines += [*([""] if lines else []), *(f"# {one}" for one in said)]
-    lines.append(f"module = {_made(made, script)}")
+    for name in SCRIPT:
+        made = made.replace(f"{name}.", f"{script.stem}.")
+    imports = sorted(script.stem if name in SCRIPT else name for name in modules)
+    lines = [*(f"import {name}" for name in imports), *(f"# {one}" for one in said)]
+    lines.append(f"module = {made}")
     if "parameters" in kind.construction:
         lines += [
             "parameters = sum(one.numel() for one in module.parameters())",
@@ -81,14 +83,11 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
         load = 'values = numpy.load(Path(__file__).with_suffix(".npz"), allow_pickle=False)'
         lines.append(load)
     lines.append(f"return module.eval(), {inputs}")
-    head = ["from pathlib import Path", "", "import numpy"] if arrays else []
-    if imports & {*SCRIPT}:
-        head = ["import sys", *head]
-    head += ["import torch"] if arrays else ["", "import torch"]
-    if imports & {*SCRIPT}:
+    head = [f'"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""', ""]
+    head += ["import sys", "from pathlib import Path", "", "import numpy", "import torch"]
+    if is_script:
         head += ["", f"sys.path.insert(0, {json.dumps(str(script.parent))})"]
-    text = f'"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""\n\n'
-    text += "\n".join(head).lstrip("\n") + "\n\n\ndef build():\n"
+    text = "\n".join(head) + "\n\n\ndef build():\n"
     text += textwrap.indent("\n".join(lines) + "\n", "    ")
     path.write_text(text, encoding="utf-8")
     return said
@@ -157,44 +156,3 @@ def _numpy_type(dtype: str, element_bytes: int) -> np.dtype[Any]:
         if found.isbuiltin == 1:  # else a package has registered it
             return found
     return np.dtype(f"i{element_bytes or 1}")
-
-
-# --- the module -----------------------------------------------------------------------------------
-
-
-def _nested(made: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what makes an object, and what makes its arguments."""
-    yield made
-    for one in (*made.get("args", ()), *made.get("kwargs", {}).values()):
-        if isinstance(one, dict) and "class" in one:
-            yield from _nested(one)
-
-
-def _modules(made: Mapping[str, Any]) -> Iterator[str]:
-    return (one["class"].partition(":")[0] for one in _nested(made))
-
-
-def _missing(made: Mapping[str, Any]) -> list[str]:
-    return [
-        f"fill in {name} of {one['class'].rpartition(':')[2]}"
-        for one in _nested(made)
-        for name in one.get("missing", ())
-    ]
-
-
-def _imported(module: str, script: Path) -> str:
-    return script.stem if module in SCRIPT else module
-
-
-def _made(made: Any, script: Path) -> str:
-    """Return the source of a call that makes an object."""
-    if not (isinstance(made, dict) and "class" in made):
-        return repr(made)
-    module, _, name = made["class"].partition(":")
-    called = "torch.nn" if module.startswith("torch.nn.") else _imported(module, script)
-    arguments = [_made(one, script) for one in made.get("args", ())]
-    arguments += [f"{key}={_made(one, script)}" for key, one in made.get("kwargs", {}).items()]
-    line = f"{called}.{name}({', '.join(arguments)})"
-    if len(line) < WIDTH:
-        return line
-    return f"{called}.{name}(\n" + textwrap.indent(",\n".join(arguments), "    ") + ",\n)"

@@ -45,6 +45,8 @@ TRIALS, INNER = 200, 10
 """Calls of an empty module, and modules that it calls, which give the cost of noting."""
 LIBRARIES = 6
 """That are named of what lies between calls."""
+CONSTRUCTION = ("make", "imports", "missing", "forward", "parameters")
+"""What is known of how a module was made."""
 METHOD = "medians of consecutive calls, one process"
 COSTLY = 0.03
 """Share of a call from which it is said what noting it takes."""
@@ -286,9 +288,7 @@ class _Thread:
             source=_place(about.get("file"), about.get("line")),
             called_from=_short(about.get("called", "")),
             import_name=about.get("import", ""),
-            construction={key: about[key] for key in ("make", "forward", "parameters")}
-            if "make" in about
-            else {},
+            construction={key: about[key] for key in CONSTRUCTION if key in about},
             calls=calls.total,
             timed=len(calls.rows),
             skipped=skipped,
