@@ -37,7 +37,6 @@ RUN = ("bash", "console", "python")
 KNOWN = {*RUN, "text", "json", "toml", "yaml", ""}
 OTHERS = {
     "--cap-add": "docker",
-    "--frameworktax-inconclusive": "pytest",
     "--frameworktax-update": "pytest",
     "--hypothesis-profile": "pytest",
     "--nonblocking": "py-spy",

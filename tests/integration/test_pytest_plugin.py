@@ -104,13 +104,12 @@ def test_a_check_fails_only_on_what_is_proven(project):
 
 
 @pytest.mark.parametrize(
-    ("way", "says"), [("skip", "1 skipped"), ("xfail", "1 xfailed"), ("fail", "1 failed")]
+    ("way", "says"),
+    [("skip", "1 skipped"), ("xfail", "1 xfailed"), ("fail", "1 failed"), ("x", "1 failed")],
 )
 def test_what_noise_leaves_open_is_for_the_user_to_say(project, way, says):
     project.write("def test_open(frameworktax):\n    frameworktax.assert_tax({}, below=0.615)\n")
-    assert says in project(f"--frameworktax-inconclusive={way}")
-    (project.folder / "pytest.ini").write_text(f"[pytest]\nframeworktax_inconclusive = {way}\n")
-    assert says in project()
+    assert says in project("-o", f"frameworktax_inconclusive={way}")
 
 
 def test_latency_against_a_baseline_in_a_file(project):

@@ -70,8 +70,8 @@ def compare_command(
     if form is not None and form not in compare_blocks.FORMATS:
         raise UsageError(f"no --format '{form}'; choose {', '.join(compare_blocks.FORMATS)}")
     if save_baseline is not None:
-        if b is not None:
-            raise UsageError("--save-baseline saves one side; give A only, and compare later")
+        if b is not None or gate is not None:
+            raise UsageError("--save-baseline saves A and compares nothing; leave B and --gate out")
         saved = comparing.save_baseline(a, save_baseline)
         out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
         return 0

@@ -34,7 +34,6 @@ BASELINES_SCHEMA = "frameworktax.baselines"
 BASELINES_VERSION = 1
 DEFAULT_FILE = "frameworktax-baselines.json"
 DEFAULT_BUDGET_S = 30.0
-CHOICES = ("warn", "skip", "xfail", "fail")
 
 
 class InconclusiveWarning(UserWarning):
@@ -47,14 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--frameworktax-update", action="store_true", help="write baselines instead of comparing"
     )
-    group.addoption(
-        "--frameworktax-inconclusive",
-        choices=CHOICES,
-        default=None,
-        help="what to do where noise leaves a check open (default: warn)",
-    )
     parser.addini("frameworktax_baselines", "file of baselines", default=DEFAULT_FILE)
-    parser.addini("frameworktax_inconclusive", f"one of {', '.join(CHOICES)}", default="warn")
+    parser.addini(
+        "frameworktax_inconclusive",
+        "what to do where noise leaves a check open: warn, skip, xfail or fail",
+        default="warn",
+    )
     parser.addini("frameworktax_time_budget", "seconds a check", default=str(DEFAULT_BUDGET_S))
 
 
@@ -69,7 +66,7 @@ class Checks:
 
     A check fails only on what is proven: an interval wholly beyond the bound, a regression that
     ``frameworktax compare --gate`` would fail. Where noise leaves it open the test passes with an
-    ``InconclusiveWarning``, unless ``--frameworktax-inconclusive`` says otherwise.
+    ``InconclusiveWarning``, unless ``frameworktax_inconclusive`` says otherwise.
     """
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
@@ -269,17 +266,14 @@ class Checks:
                 self._open(said)
 
     def _open(self, reason: str) -> None:
-        """Do what the options say about a check that noise leaves open."""
+        """Do what the settings say about a check that noise leaves open."""
         __tracebackhide__ = True
-        way = self._config.getoption("--frameworktax-inconclusive") or self._config.getini(
-            "frameworktax_inconclusive"
-        )
-        if way == "skip":
-            pytest.skip(reason)
-        if way == "xfail":
-            pytest.xfail(reason)
-        if way == "fail":
-            _fail(reason)
+        ways = {"skip": pytest.skip, "xfail": pytest.xfail, "fail": _fail}
+        way = self._config.getini("frameworktax_inconclusive")
+        if way in ways:
+            ways[way](reason)
+        elif way != "warn":
+            _fail(f"frameworktax_inconclusive '{way}'; choose warn, {', '.join(ways)}")
         warnings.warn(InconclusiveWarning(reason), stacklevel=3)
 
     def _budget_s(self) -> float:
