@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -268,7 +268,11 @@ class Checks:
     def _open(self, reason: str) -> None:
         """Do what the settings say about a check that noise leaves open."""
         __tracebackhide__ = True
-        ways = {"skip": pytest.skip, "xfail": pytest.xfail, "fail": _fail}
+        ways: dict[Any, Callable[[str], Any]] = {
+            "skip": pytest.skip,
+            "xfail": pytest.xfail,
+            "fail": _fail,
+        }
         way = self._config.getini("frameworktax_inconclusive")
         if way in ways:
             ways[way](reason)
