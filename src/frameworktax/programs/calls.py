@@ -91,8 +91,6 @@ class Recorder:
         self.folder, self.by, self.inputs = folder, by, inputs
         self.roots: dict[Any, Root] = {}
         self.threads: dict[int, Thread] = {}
-        self.home: list[Thread | None] = [None]
-        """The main thread's."""
         self.calls: dict[Any, Calls] = {}
         """The main thread's."""
         self.latest: list[Calls | None] = [None]
@@ -109,7 +107,8 @@ class Recorder:
         self.local = _local()
         self.threads.clear()
         self.calls.clear()
-        self.home[0], self.latest[0], self.inside[0] = None, None, False
+        self.home: Thread | None = None
+        self.latest[0], self.inside[0] = None, False
         self.roots.clear()
         self.count = self.words = 0
         self.file = self.names = self.values = -1
@@ -166,7 +165,7 @@ class Recorder:
         threading = sys.modules.get("threading")
         name = threading.current_thread().name if threading else ""
         if threading and threading.main_thread().ident == tid:
-            self.home[0], made.calls = made, self.calls
+            self.home, made.calls = made, self.calls
         known = {"thread": get_native_id(), "name": name}
         processes = sys.modules.get("multiprocessing.process")
         if processes is not None:
@@ -320,8 +319,37 @@ class Thread:
     def enter(self, state: tuple[dict[int, int], list[int]] | bool | None) -> None:
         """Let a call begin, or be as before it."""
         self.state = state
-        if self is self.recorder.home[0]:
-            self.recorder.inside[0] = False if state is None else None
+        if self is self.recorder.home:
+            is_alone = state is False and len(sys.modules["threading"]._active) == 1
+            self.recorder.inside[0] = False if state is None else is_alone or None
+
+    def call(
+        self, calls: Calls, is_open: bool, function: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Make a call of the program: it is counted, noted in detail, or timed."""
+        __tracebackhide__ = True
+        state, is_timed, begun = self.state, False, None
+        if calls.left and state is None:
+            calls.left = calls.file[calls.byte] = calls.left - 1
+        elif calls.root.is_due():
+            if self.recorder.inputs and calls.root.ref() is not None:  # of a module
+                self.recorder.see(calls.root, (args[1:], kwargs))
+            begun = self.begin_detail(calls.root)
+        else:
+            is_timed = True
+        if is_open or begun is None:
+            self.enter(is_open)
+        begin = now() if is_timed else 0
+        try:
+            return function(*args, **kwargs)
+        finally:
+            end = now() if is_timed else 0
+            if begun is not None:
+                self.end_detail(calls, begun)
+            else:
+                self.enter(state)
+                if is_timed:
+                    self.note(begin, end, calls)
 
     def queued(self) -> int:
         """Return ns this thread was ready while others had the processor; −1 if not known."""
@@ -512,7 +540,7 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     counted is written out, and what torch's own function does is done in its place where it is the
     one that is known. All else is in ``noted``.
     """
-    threads_get, home, inside = recorder.threads.get, recorder.home, recorder.inside
+    threads_get, inside = recorder.threads.get, recorder.inside
     counted, latest = recorder.calls.get, recorder.latest
     alive = sys.modules["threading"]._active
     code = getattr(call, "__code__", None)
@@ -548,61 +576,26 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
 
     def noted(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         __tracebackhide__ = True
-        is_alone = len(alive) == 1
-        thread = home[0] if is_alone else threads_get(get_ident())
-        if thread is None:
-            thread = recorder.thread()
+        thread = threads_get(get_ident()) or recorder.thread()
         state = thread.state
         if state is False:
             return call(self, *args, **kwargs)
-        if state is not None and state is not True:
-            index = state[0].get(id(self))
-            if index is None:  # made in the call: part of the module around it
-                return call(self, *args, **kwargs)
-            note = state[1].append
-            note(now())
-            note(index)
-            try:
-                return call(self, *args, **kwargs)
-            finally:
-                note(now())
-                note(-1)
-        calls = thread.calls.get(id(self))
-        if calls is None:
-            calls = thread.calls[id(self)] = Calls(recorder.root(self))
-        begin = 0
-        if calls.left and state is None:
-            calls.left = calls.file[calls.byte] = calls.left - 1
-        else:
-            if thread.tid != get_ident():  # one that Python did not start, and has not seen before
-                recorder.thread()
-                return self(*args, **kwargs)
-            if calls.root.is_due():
-                if recorder.inputs:
-                    recorder.see(calls.root, (args, kwargs))
-                begun = thread.begin_detail(calls.root)
-                try:
-                    return call(self, *args, **kwargs)
-                finally:
-                    thread.end_detail(calls, begun)
-            begin = now()
-        mode = inside[0]
-        if is_alone:
-            inside[0] = True
-        else:
-            thread.enter(False)
+        if state is None or state is True:
+            calls = thread.calls.get(id(self))
+            if calls is None:
+                calls = thread.calls[id(self)] = Calls(recorder.root(self))
+            return thread.call(calls, False, call, (self, *args), kwargs)
+        index = state[0].get(id(self))
+        if index is None:  # made in the call: part of the module around it
+            return call(self, *args, **kwargs)
+        note = state[1].append
+        note(now())
+        note(index)
         try:
-            if is_known:
-                return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
             return call(self, *args, **kwargs)
         finally:
-            end = now() if begin else 0
-            if is_alone:
-                inside[0] = mode
-            else:
-                thread.enter(state)
-            if begin:
-                thread.note(begin, end, calls)
+            note(now())
+            note(-1)
 
     return like(__call__, call)
 
@@ -631,33 +624,13 @@ def phase(
         if inside[0] or compiling():
             return function(*args, **kwargs)
         thread = threads_get(get_ident()) or recorder.thread()
-        state = thread.state
-        if state is not None and (is_open or state is not True):
+        if thread.state is not None and (is_open or thread.state is not True):
             return function(*args, **kwargs)
         key = name(args)
         calls = thread.calls.get(key)
         if calls is None:
             calls = thread.calls[key] = Calls(recorder.phase(kind, key))
-        begin = 0
-        begun: tuple[Any, ...] | None = None
-        if calls.left and state is None:
-            calls.left = calls.file[calls.byte] = calls.left - 1
-        elif calls.root.is_due():
-            begun = thread.begin_detail(calls.root)
-        else:
-            begin = now()
-        if is_open or begun is None:
-            thread.enter(is_open)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            end = now() if begin else 0
-            if begun is not None:
-                thread.end_detail(calls, begun)
-            else:
-                thread.enter(state)
-                if begin:
-                    thread.note(begin, end, calls)
+        return thread.call(calls, is_open, function, args, kwargs)
 
     return like(observed, function)
 
