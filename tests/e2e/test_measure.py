@@ -33,7 +33,7 @@ def session(tmp_path_factory, make_shell):
     work = folder / "work"
     work.mkdir()
     shell = make_shell(work)
-    options = ["--time-budget", "1800s", "--until", "50%", "--processes", "2"]
+    options = ["--time-budget", "1800s", "--until", "95%", "--processes", "2"]
     ran = shell(
         *ASKED, "--runtimes", RUNTIMES, *options,
         *["--store", "results", "--json", "run.json", "--report", "report.html"],
