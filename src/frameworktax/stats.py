@@ -90,26 +90,16 @@ def t_quantile(confidence: float, degrees: float) -> float:
     return float(stdtrit(degrees, 0.5 + confidence / 2))
 
 
-def mean_ends(
-    values: Sequence[float], confidence: float = CONFIDENCE
-) -> tuple[float, float, float, int] | None:
-    """Return mean, ends of Student's t interval and number of values, None below two of them."""
+def mean_interval(
+    values: Sequence[float], method: str, confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Return the mean of independent values with Student's t interval, None below two values."""
     n = len(values)
     if n < 2:
         return None
     mean = fmean(values)
     half = t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
-    return mean, mean - half, mean + half, n
-
-
-def mean_interval(
-    values: Sequence[float], method: str, confidence: float = CONFIDENCE
-) -> Estimate | None:
-    """Return the mean of independent values with Student's t interval, None below two values."""
-    found = mean_ends(values, confidence)
-    if found is None:
-        return None
-    mean, low, high, n = found
+    low, high = mean - half, mean + half
     return Estimate(value=mean, low=low, high=high, confidence=confidence, method=method, n=n)
 
 

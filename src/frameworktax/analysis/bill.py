@@ -237,7 +237,27 @@ class SampledBill(Bill):
     @cached_property
     def notes(self) -> tuple[Note, ...]:
         """What shakes the trust in it."""
-        return tuple(_sampling_notes(self))
+        notes, found = [], self.processes
+        used = [a for one in found for a in one.attributions]
+        if lost := sum(a.lost for a in used):
+            kept = sum(sum(one.totals) for one in found)
+            notes.append(Note("samples-lost", f"{lost} of {lost + kept} samples were lost"))
+        if any(a.off_cpu_ns is None for a in used):
+            text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
+            notes.append(Note("no-off-cpu", text))
+        paces = [one.pace - 1 for one in found if one.pace is not None] or [self.inflation]
+        if apart := [pace for pace in paces if abs(pace) > MAX_INFLATION]:
+            worst = max(apart, key=abs)
+            where = f"in {len(apart)} of {len(paces)} processes " if len(paces) > 1 else ""
+            text = (
+                f"{where}a call took up to {abs(worst):.0%} {'longer' if worst > 0 else 'shorter'} "
+                "while it was sampled than while it was timed; shares may be off"
+            )
+            notes.append(Note("sampler-inflation", text))
+        if len(found) == 1 < self.timed:
+            text = "one process was sampled: how much the tax differs between processes is unknown"
+            notes.append(Note("sampled-in-one-process", text))
+        return tuple(notes)
 
     @cached_property
     def _kernel(self) -> Estimate:
@@ -382,32 +402,6 @@ def _known(stretch: Mapping[str, int]) -> Mapping[str, int]:
     return known
 
 
-def _sampling_notes(bill: SampledBill) -> list[Note]:
-    notes, found = [], bill.processes
-    used = [a for one in found for a in one.attributions]
-    lost = sum(a.lost for a in used)
-    if lost:
-        kept = sum(sum(one.totals) for one in found)
-        notes.append(Note("samples-lost", f"{lost} of {lost + kept} samples were lost"))
-    if any(a.off_cpu_ns is None for a in used):
-        text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
-        notes.append(Note("no-off-cpu", text))
-    paces = [one.pace - 1 for one in found if one.pace is not None] or [bill.inflation]
-    apart = [pace for pace in paces if abs(pace) > MAX_INFLATION]
-    if apart:
-        worst = max(apart, key=abs)
-        where = f"in {len(apart)} of {len(paces)} processes " if len(paces) > 1 else ""
-        text = (
-            f"{where}a call took up to {abs(worst):.0%} {'longer' if worst > 0 else 'shorter'} "
-            "while it was sampled than while it was timed; shares may be off"
-        )
-        notes.append(Note("sampler-inflation", text))
-    if len(found) == 1 < bill.timed:
-        text = "one process was sampled: how much the tax differs between processes is unknown"
-        notes.append(Note("sampled-in-one-process", text))
-    return notes
-
-
 def from_twin(latency: Estimate, twin: Estimate, share: Estimate) -> Bill:
     """Return the bill of a point that was not sampled, from its width-shrunk twin.
 
@@ -459,10 +453,20 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     host = [_known(s) for a in sampled for s in a.samples]
     counts: dict[str, float] = {name: sum(s.get(name, 0) for s in host) for name in HOST_LINES}
     counts["dispatch"] += sum(s.get("kernel", 0) for s in host)
-    waited = _waited(device, sampled) * sum(sum(s.values()) for s in host)
+    waits = [ns for a in device for ns in a.wait_ns]
+    calls, wall_ns = sum(a.calls for a in sampled), sum(a.wall_ns for a in sampled)
+    waited = 0.0  # samples of the host while it waited for the device
+    if waits and wall_ns:
+        waited = median(waits) * calls / wall_ns * sum(sum(s.values()) for s in host)
     counts["launch"] -= waited
     total = sum(sum(s.values()) - s.get("wait", 0) for s in host) - waited
-    notes = _device_notes(device, span, kernel)
+    notes = []
+    empty = [a.empty_span_ns for a in device if a.empty_span_ns is not None]
+    if span is not None and empty and span.value - kernel.value < median(empty):
+        text = (
+            f"device gaps are below {median(empty) / 1e3:.1f} µs, the span of a call without work"
+        )
+        notes.append(Note("gaps-below-floor", text))
     if total > 0:
         lines |= {n: starvation * count / total for n, count in counts.items() if count}
     else:
@@ -484,24 +488,7 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     )
 
 
-def _waited(device: Sequence[Attribution], sampled: Sequence[Attribution]) -> float:
-    """Return the share of the sampled host time that waits for the device inside the call."""
-    waits = [ns for a in device for ns in a.wait_ns]
-    calls, wall_ns = sum(a.calls for a in sampled), sum(a.wall_ns for a in sampled)
-    return median(waits) * calls / wall_ns if waits and wall_ns else 0.0
-
-
 def _filled(filled_ns: Sequence[int], latency: Estimate) -> Estimate | None:
     """Return how full the device was over a call: kernel time × fullness over latency."""
     found = median_interval(filled_ns, "launch-data")
     return None if found is None else quotient(found, latency, "launch-data")
-
-
-def _device_notes(
-    device: Sequence[Attribution], span: Estimate | None, kernel: Estimate
-) -> list[Note]:
-    empty = [a.empty_span_ns for a in device if a.empty_span_ns is not None]
-    if span is None or not empty or span.value - kernel.value >= median(empty):
-        return []
-    text = f"device gaps are below {median(empty) / 1e3:.1f} µs, the span of a call without work"
-    return [Note("gaps-below-floor", text)]

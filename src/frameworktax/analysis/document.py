@@ -28,7 +28,6 @@ from frameworktax.records import (
     Calibration,
     Curve,
     Effort,
-    Environment,
     Estimate,
     FamilyKey,
     LeftOut,
@@ -81,7 +80,7 @@ def build(
         if m.runtime != FLOOR:  # it is no family's member
             families[key].append(m)
     measurements = [m for _, m in measured]
-    processors = {s.session: _processors(s.environment) for s in sessions}
+    processors = {s.session: len(s.environment.affinity) or s.environment.cores for s in sessions}
     curves, advice = [], []
     for family in families.values():
         found = _curves(family)
@@ -98,7 +97,13 @@ def build(
                 "wait for each other; no advice is given on such numbers"
             )
             notes.append(Note("crowded", text))
-    drift = _drift(of[Calibration], sessions)
+    drift = host_drift(
+        {
+            r.round: block_median(r.latency_ns)
+            for r in of[Calibration]
+            if not sessions or r.session == sessions[-1].session
+        }
+    )
     notes += _session_notes(sessions, drift)
     floors = [m.latency_ns for m in measurements if m.runtime == FLOOR]
     return Run(
@@ -116,24 +121,13 @@ def build(
     )
 
 
-def _processors(environment: Environment) -> int:
-    """Return how many processors a session could use."""
-    return len(environment.affinity) or environment.cores
-
-
 def _own_tax(efforts: Sequence[Effort]) -> OwnTax | None:
     """Return what the tool cost in all sessions that say it; None where none does."""
-    wall_ns = sum(one.wall_ns for one in efforts)
-    if wall_ns == 0:
+    names = ("wall_ns", "setup_ns", "measuring_ns", "calls_ns")
+    whole = {name: sum(getattr(one, name) for one in efforts) for name in names}
+    if whole["wall_ns"] == 0:
         return None
-    calls_ns = sum(one.calls_ns for one in efforts)
-    return OwnTax(
-        share=1 - calls_ns / wall_ns,
-        wall_ns=wall_ns,
-        setup_ns=sum(one.setup_ns for one in efforts),
-        measuring_ns=sum(one.measuring_ns for one in efforts),
-        calls_ns=calls_ns,
-    )
+    return OwnTax(share=1 - whole["calls_ns"] / whole["wall_ns"], **whole)
 
 
 def _points(
@@ -151,17 +145,6 @@ def _points(
     measured = [point for point, r in reached.items() if r.latency is not None]
     wanted = len(every) - len((settled & every).difference(measured))
     return Points(asked=wanted, measured=len(measured)) if wanted else None
-
-
-def _drift(calibrations: Iterable[Calibration], sessions: Sequence[Session]) -> float | None:
-    """Return how far the host moved in the newest session."""
-    return host_drift(
-        {
-            r.round: block_median(r.latency_ns)
-            for r in calibrations
-            if not sessions or r.session == sessions[-1].session
-        }
-    )
 
 
 def host_drift(calibrator_ns: Mapping[int, float]) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from frameworktax.records import Estimate, Measurement
-from frameworktax.stats import NORMAL_95, mean_ends, ratio_interval
+from frameworktax.stats import NORMAL_95, mean_interval, ratio_interval
 
 
 def product(a: Estimate, b: Estimate, method: str) -> Estimate:
@@ -107,12 +107,11 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
     """
     value = sum(parts) / sum(totals)
     error = math.sqrt(value * (1 - value) / sum(totals))
-    found = mean_ends([p / t for p, t in zip(parts, totals, strict=True) if t])
+    found = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t], method)
     if found is None:
         n, half, method = 1, NORMAL_95 * error, f"{method}, binomial"
     else:
-        _, low, high, n = found
-        half = max(error, (high - low) / 2)
+        n, half = found.n, max(error, (found.high - found.low) / 2)
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
 

@@ -11,7 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from frameworktax.analysis.estimates import difference
@@ -159,34 +159,24 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     if rest and len(shown) < len(closed):
         layers = [layer for group in rest for layer in group.layers()]
         name = f"{len(rest)} other place{'s' * (len(rest) != 1)}"
-        found.append(_summed(layers, whole, name=name))
+        found.append(_summed(layers, whole, name))
     return found
 
 
 def _place(group: _Group, whole: float) -> Where:
     first = group.nodes[0].own
-    return _summed(
-        group.layers(),
-        whole,
-        name=_name([node.own for node in group.nodes]),
+    return replace(
+        _summed(group.layers(), whole, _name([node.own for node in group.nodes])),
         class_=first.class_,
         source=source(first),
         alone=group.alone and group.has_inside(),
     )
 
 
-def _summed(
-    layers: Sequence[Layer],
-    whole: float,
-    *,
-    name: str,
-    class_: str = "",
-    source: str = "",
-    alone: bool = False,
-) -> Where:
+def _summed(layers: Sequence[Layer], whole: float, name: str) -> Where:
     tax = _estimate(layers)
     line = most_of(*(layer.bill_ns for layer in layers))
-    return Where(name, class_, source, tax, tax.value / whole, line, alone)
+    return Where(name, "", "", tax, tax.value / whole, line)
 
 
 def _name(layers: Sequence[Layer]) -> str:
