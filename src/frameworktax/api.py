@@ -107,13 +107,6 @@ class Results(Sequence[Measurement]):
     def __repr__(self) -> str:
         return f"<frameworktax results: {len(self)} points; {self.run.headline}>"
 
-    def __rich__(self) -> Any:
-        """Return what ``rich.print`` shows: the tables of the command line."""
-        from frameworktax.report.render_terminal import Renderable
-        from frameworktax.report.run_blocks import run_blocks
-
-        return Renderable(run_blocks(self.run))
-
     def _repr_html_(self) -> str:
         from frameworktax.report.html import fragment
 

@@ -67,13 +67,6 @@ class Compared:
     def __repr__(self) -> str:
         return f"<frameworktax comparison: {self.comparison.headline}>"
 
-    def __rich__(self) -> Any:
-        """Return what ``rich.print`` shows: the table of the command line."""
-        from frameworktax.report.compare_blocks import compare_blocks
-        from frameworktax.report.render_terminal import Renderable
-
-        return Renderable(compare_blocks(self.comparison))
-
     def _repr_html_(self) -> str:
         from frameworktax.report.html import comparison_fragment
 
@@ -318,20 +311,8 @@ def measure_again(
 ) -> Compared:
     """Measure a deployment and compare its latency with that in its ``proof.json``.
 
-    Neither the model nor its library is needed.
-
-    Args:
-        folder: of the deployment.
-        gate: a regression beyond this fraction fails.
-        across: compare timings of different machines.
-        time_budget: seconds of wall time for measuring.
-        until: half-width of the interval, as a share, at which a shape is done.
-        processes: fresh processes a shape.
-        reporter: shows progress.
-        command: recorded with the session.
-
-    Returns:
-        The comparison, proof before and now after.
+    Neither the model nor its library is needed. ``gate`` and ``across`` are those of ``compare``,
+    the others those of ``measure``.
 
     Raises:
         DeploymentError: it cannot be loaded here.

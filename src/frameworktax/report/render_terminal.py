@@ -9,7 +9,7 @@ from itertools import chain
 
 from rich import table as rich_table
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text as Line
 
@@ -160,18 +160,6 @@ def drawn(block: Table, console: Console) -> Line:
     _table(block, page)
     page.write()
     return Line.from_ansi(text.getvalue())
-
-
-class Renderable:
-    """Blocks as something ``rich.print`` can show."""
-
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        self._blocks = blocks
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        with console.capture() as capture:
-            print_blocks(self._blocks, console)
-        yield Line.from_ansi(capture.get())
 
 
 def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -421,17 +421,12 @@ def _notes(
 
 def _constants(changes: Sequence[Change], constants: Constants) -> list[Note]:
     """Return a note where an interval is widened by constants: this host's, or another's."""
-    methods = {
-        (c.method, device_of(c.platform))
-        for c in changes
-        if c.ratio is not None and c.p_value is not None and c.method is not None
-    }
+    methods = {(c.method, device_of(c.platform)) for c in changes if c.method is not None}
     widened = [(m, d) for m, d in methods if not m.startswith(PAIRED) or TOO_FEW in m]
     if not widened:
         return []
-    between = any(not method.startswith(PAIRED) for method, _ in widened)
     what, more = "processes", "three --processes"
-    if between:
+    if any(not method.startswith(PAIRED) for method, _ in widened):
         what, more = "sessions", "more sessions before (--baseline)"
     if constants.sessions is not None and all(device == "cpu" for _, device in widened):
         text = (
