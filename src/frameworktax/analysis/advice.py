@@ -127,8 +127,15 @@ def recommend(family: Iterable[Measurement]) -> list[Recommendation]:
     last: Recommendation | None = None
     for batch in sorted(by_batch):
         one = _recommend_at(batch, by_batch[batch])
-        joins = last and set(last.runtimes) == set(one.runtimes) and _is_as_sure(last, one)
-        found.append(_joined(found.pop(), one) if joins else one)
+        alike = last is not None and set(last.runtimes) == set(one.runtimes)
+        if last is None or not alike or not _is_as_sure(last.gain, one.gain):
+            found.append(one)
+        else:
+            gain = found[-1].gain
+            if gain is not None and one.gain is not None:
+                low, high = min(gain.low, one.gain.low), max(gain.high, one.gain.high)
+                gain = gain.at(gain.value, low, high)
+            found[-1] = replace(found[-1], batches=(*found[-1].batches, batch), gain=gain)
         last = one
     return found
 
@@ -153,20 +160,12 @@ def _recommend_at(batch: int, compared: Sequence[Measurement]) -> Recommendation
     return Recommendation((batch,), runtimes, gain)
 
 
-def _is_as_sure(a: Recommendation, b: Recommendation) -> bool:
+def _is_as_sure(a: Estimate | None, b: Estimate | None) -> bool:
     """Return whether one line may say both: a noisy batch size would widen what others show."""
-    if a.gain is None or b.gain is None:
+    if a is None or b is None:
         return True
-    widths = [math.log(gain.high / gain.low) for gain in (a.gain, b.gain)]
+    widths = [math.log(gain.high / gain.low) for gain in (a, b)]
     return max(widths) <= max(NOISIER * min(widths), math.log(SURE))
-
-
-def _joined(smaller: Recommendation, larger: Recommendation) -> Recommendation:
-    gain = smaller.gain
-    if gain is not None and larger.gain is not None:
-        low, high = min(gain.low, larger.gain.low), max(gain.high, larger.gain.high)
-        gain = gain.at(gain.value, low, high)
-    return replace(smaller, batches=smaller.batches + larger.batches, gain=gain)
 
 
 def separable(a: Measurement, b: Measurement) -> bool:
@@ -263,21 +262,17 @@ def _use(
         return None
     first = (found.runtimes[0], found.batches[0])
     m = next(m for m in points if (m.runtime, m.workload.batch) == first)
+    batches = ", ".join(map(str, found.batches))
+    at = every.index(found.batches[0])
+    if len(found.batches) > 2 and found.batches == tuple(every[at : at + len(found.batches)]):
+        batches = f"{found.batches[0]} to {found.batches[-1]}"
     return Advice(
-        action=f"use {either(found.runtimes)} at batch {batches_text(found.batches, every)}",
+        action=f"use {either(found.runtimes)} at batch {batches}",
         evidence=f"{point_name(m.point, runtime=False, batch=False)}: the fastest with outputs "
         f"equal to eager's, paired with it in every round; {difference(m.parity)}",
         gain=found.gain,
         kind="measured",
     )
-
-
-def batches_text(batches: Sequence[int], every: Sequence[int]) -> str:
-    """Return ``1 to 8`` for three or more neighbouring batch sizes, else each by itself."""
-    first = every.index(batches[0])
-    if len(batches) > 2 and tuple(every[first : first + len(batches)]) == tuple(batches):
-        return f"{batches[0]} to {batches[-1]}"
-    return ", ".join(map(str, batches))
 
 
 def _batch(first: Measurement, same: Sequence[Measurement], curve: Curve | None) -> Advice | None:

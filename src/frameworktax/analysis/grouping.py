@@ -196,18 +196,14 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
         later = sessions[sessions.index(best) + 1 :]
         failed = next((p for p in reversed(later) if p.measured and not p.blocks), None)
         if best.blocks and failed:
-            best = replace(best, last_try=_failed_attempt(failed))
+            how, reason = status_of(failed)
+            text = (
+                f"the latest attempt, in session {failed.session}, ended {how}: {reason}; "
+                "this is the result of an earlier one"
+            )
+            best = replace(best, last_try=Note("last-try-failed", text))
         newest.append(best)
     return newest, notes
-
-
-def _failed_attempt(last: PointRecords) -> Note:
-    how, reason = status_of(last)
-    text = (
-        f"the latest attempt, in session {last.session}, ended {how}: {reason}; "
-        "this is the result of an earlier one"
-    )
-    return Note("last-try-failed", text)
 
 
 def status_of(records: PointRecords) -> tuple[Status, str | None]:

@@ -213,15 +213,9 @@ def compare(
 ) -> Comparison:
     """Compare two documents.
 
-    Args:
-        before: the side to compare with; several sessions of one program are used together.
-        after: the side that may have changed.
-        metric: what is compared.
-        gate: regression that fails, a fraction; None for no gate.
-        across: timings of different machines may be compared.
-        renames: runtimes and models that correspond.
-        names: of the two sides, for messages.
-        constants: of the host of both sides.
+    Several sessions of one program before are used together. ``gate`` is a regression that fails,
+    a fraction; ``across`` compares different machines; ``names`` are those of the sides in
+    messages, ``constants`` those of the host of both.
 
     Raises:
         UsageError: no common points, or timings of different machines without ``across``.

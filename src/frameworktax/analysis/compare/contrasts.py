@@ -215,12 +215,8 @@ def between(
     Each of k sessions before counts for 1 / k: what sessions differ by, and what is not known of a
     single one, is then (1 + 1 / k) / 2 of what it is between two.
 
-    Args:
-        before: sessions of one program, at least one.
-        after: the other side.
-        on_cpu: the host's drift is taken out; on a device it only widens.
-        same_calibrator: False where interpreter or numpy differ: its code is then another.
-        constants: of the host.
+    On a CPU the host's drift is taken out; on a device it only widens. The calibrator's code is
+    another where interpreter or numpy differ.
     """
     if not after.blocks or not all(side.blocks for side in before):
         return None
@@ -489,32 +485,24 @@ def contrast(
     """Return the log ratio after / before of a time; None where a side has none.
 
     Tax and kernel time are latency × share: log ratios and variances of the two add up. Kernel
-    time of a device does not hang on the host and is compared by itself.
-
-    Args:
-        before: one program in one or more sessions, from ``usable``.
-        b: the side after.
-        metric: what is compared.
-        same_calibrator: whether calibrators of the sides run the same code.
-        constants: of the host.
+    time of a device does not hang on the host and is compared by itself. ``before`` is one program
+    in one or more sessions, from ``usable``; calibrators may run other code on both sides.
     """
     if metric == "kernel" and all(m.bill_method == DEVICE for m in (*before, b)):
         return _device(before, b)
     found = _latency(before, b, same_calibrator, constants)
     if found is None or metric == "latency":
         return found
-    old, other = [_share(m, metric) for m in before], _share(b, metric)
-    if other is None or any(m.bill_method != b.bill_method for m in before):
+    known = [share for m in (*before, b) if (share := _share(m, metric)) is not None]
+    if len(known) <= len(before) or any(m.bill_method != b.bill_method for m in before):
         return None
-    known = [share for share in old if share is not None]
-    if len(known) < len(old):
-        return None
-    move = math.log(other[0]) - fmean(math.log(share[0]) for share in known)
+    *old, new = known
+    move = math.log(new[0]) - fmean(math.log(share[0]) for share in old)
     return replace(
         found,
         value=found.value + move,
         measured=None if found.measured is None else found.measured + move,
-        parts=(*found.parts, *_averaged([share[1:] for share in known]), other[1:]),
+        parts=(*found.parts, *_averaged([share[1:] for share in old]), new[1:]),
         method=f"{found.method}; share of the latency: {b.bill_method}",
     )
 

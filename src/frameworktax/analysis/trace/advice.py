@@ -33,13 +33,7 @@ REMEDY = {
 def advise(
     timeline: Timeline, trace: Mapping[str, Any], steps: Sequence[Step]
 ) -> tuple[Advice, ...]:
-    """Return what to do, the largest gain first; every gain is an upper bound.
-
-    Args:
-        timeline: of the trace.
-        trace: its document.
-        steps: of the trace.
-    """
+    """Return what to do about a trace, the largest gain first; every gain is an upper bound."""
     found = _on_device(timeline, trace, steps) if len(timeline.work) else _on_cpu(timeline, trace)
     return ranked(advice for advice in found if advice.gain.value >= WORTH)
 

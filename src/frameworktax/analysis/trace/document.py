@@ -243,14 +243,9 @@ def _regime(
 ) -> tuple[Regime | None, Open | None]:
     """Return the regime of steps, or why there is none.
 
-    Args:
-        timeline: of the trace.
-        row: the steps' bill, ns by line of ``LINES``.
-        tax_share: of the steps, None where nothing ran on a device.
-        doubt_ns: idle time of the steps in which unrecorded work may have run, besides the line
-            ``unknown``.
-        steps: themselves; where the host was ahead throughout, the regime is of the device's span.
-        ahead: how far the host was ahead in each, ns.
+    ``row`` is the steps' bill, ns by line of ``LINES``; in ``doubt_ns`` of idle time unrecorded
+    work may have run, besides the line ``unknown``. Where the host was ahead in all steps, the
+    regime is of the device's span.
     """
     own = [(step, lead) for step, lead in zip(steps, ahead, strict=True) if len(step)]
     if own and all(lead is not None for _, lead in own):

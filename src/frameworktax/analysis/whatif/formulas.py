@@ -413,16 +413,10 @@ def distrust(shown: Mapping[str, float] | None) -> str | None:
 
 
 def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction, ...]:
-    """Return one prediction for each change asked and each point it can start from.
+    """Return predictions and refusals, one for each change asked and each point of a document.
 
-    Args:
-        asked: the changes; each is answered alone, and those that are replayed also together.
-        run: a document: it starts from one measured point a model and runtime, at the smallest
-            batch.
-        alone: whether each of several changes is answered; otherwise all of them at once only.
-
-    Returns:
-        Predictions and refusals, point by point.
+    They start from the smallest batch of a model and runtime. Each change is answered alone, and
+    those of the machine also together; without ``alone`` all of them at once only.
 
     Raises:
         UsageError: a factor or batch at or below zero, or nothing asked.
@@ -484,12 +478,7 @@ def _prediction(made: Prediction, answer: Answer, before: Estimate | None) -> Pr
 
 
 def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[Prediction, ...]:
-    """Return one prediction for each change asked, from steps of a trace.
-
-    Args:
-        asked: the changes, as for ``predict``.
-        steps: all of one kind: together they give one interval.
-        subject: what the steps are called.
+    """Return one prediction for each change asked, from steps of a trace that are all of one kind.
 
     Raises:
         UsageError: a factor or batch at or below zero, or nothing asked.

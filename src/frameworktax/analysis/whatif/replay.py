@@ -196,6 +196,12 @@ def queues_of(step: Step) -> Queues:
     after = _after(lane, start, end, ready)
     ready = np.maximum(ready, np.where(after >= 0, end[after] + gap, -np.inf))
     host, late, blocked = _host(launch, end, waits, depth)
+    # The host's own time after the last launch, up to its first wait or to the return; where it
+    # waited for the device and no wait was recorded, it is not known and none is assumed.
+    later = waits[:, 0][waits[:, 0] >= launch[-1]]
+    tail = 0.0 if end.max() > launch[-1] else finish - launch[-1]
+    if later.size:
+        tail = later.min() - launch[-1]
     made = Queues(
         host_ns=host,
         kernel_ns=end - start,
@@ -207,7 +213,7 @@ def queues_of(step: Step) -> Queues:
         launch_ns=launch_latency,
         gap_ns=gap,
         gap_seen=bool(pauses.size),
-        tail_ns=_tail(launch[-1], finish, waits, end),
+        tail_ns=float(tail),
         depth=depth,
     )
     return replace(made, sync_ns=finish - run(made).latency_ns)
@@ -258,18 +264,6 @@ def _host(launch: Ns, end: Ns, waits: Ns, depth: int) -> tuple[Ns, Ns, NDArray[n
             late[i] = launch[i] - freed
             host[i] = usual
     return host, late, blocked
-
-
-def _tail(last: float, finish: float, waits: Ns, end: Ns) -> float:
-    """Return the host's own time after the last launch: up to its first wait, or to the return.
-
-    Without recorded waits it is not known how long the host worked before it waited for the
-    device, and nothing is assumed: 0 where the device ended last.
-    """
-    later = waits[:, 0][waits[:, 0] >= last]
-    if later.size:
-        return float(later.min() - last)
-    return 0.0 if end.max() > last else finish - last
 
 
 def unexplained(beyond_ns: float, latency_ns: float) -> str | None:
