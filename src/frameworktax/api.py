@@ -305,11 +305,7 @@ def run_plan(
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Leave Python's garbage collector off.
-
-    Reading a store makes records by the thousand and no garbage before the end; looking for some
-    takes a third of the time of a large table.
-    """
+    """Leave Python's garbage collector off: it takes a third of the time of a large table."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -327,12 +323,10 @@ def document(records: Sequence[Record], until: float = UNTIL, asked: Iterable[Po
 
 
 def read_store(folder: Path, where: store.Where | None = None, *, last: bool = False) -> Results:
-    """Return the results in a store, without measuring.
+    """Return the results in a store or one of its shards, without measuring.
 
-    Args:
-        folder: the store, or one of its shards.
-        where: points to return; the rest of a large store is not parsed.
-        last: of these, only what the newest session that timed one of them has.
+    Points that ``where`` does not name are not parsed; ``last`` leaves of the others only what the
+    newest session that timed one of them has.
 
     Raises:
         StoreError: there is no store, or another version wrote it.

@@ -1,11 +1,9 @@
 """Intervals that hold on correlated samples: blocks within processes.
 
 Consecutive calls in one process are correlated, so an interval over single calls is far too
-narrow (coverage 0.24 to 0.43 where 0.95 was asked). Two remedies, both used here: the median of a
-block of calls is one value, and the median of a process's blocks is one value; the interval is
-Student's t over the processes. Both levels' spread is reported beside it.
-
-Ground floor: the measuring wing stops on these intervals, the reading wing reports them.
+narrow (coverage 0.24 to 0.43 where 0.95 was asked). Here the median of a block of calls is one
+value, the median of a process's blocks is one value, and the interval is Student's t over the
+processes. The measuring wing stops on these intervals, the reading wing reports them.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from statistics import fmean, median
 from typing import TypeVar
@@ -106,17 +105,11 @@ def mean_interval(
 def process_interval(
     blocks_by_process: Sequence[Sequence[float]], confidence: float = CONFIDENCE
 ) -> Estimate | None:
-    """Return the interval over process medians of block medians.
+    """Return the interval over process medians of block medians, in the unit of the input.
 
-    Args:
-        blocks_by_process: for each process its block medians, any unit.
-        confidence: of the interval.
-
-    Returns:
-        The estimate in the unit of the input. The interval of one process is over its blocks
-        (``BY_BLOCK``) and of that process alone: how much processes differ is unknown. Two have
-        one degree of freedom, and their interval is wide. None where there are fewer than two
-        values.
+    That of one process is over its blocks (``BY_BLOCK``) and of that process alone: how much
+    processes differ is unknown. Two have one degree of freedom, and their interval is wide. None
+    where there are fewer than two values.
     """
     filled = [blocks for blocks in blocks_by_process if blocks]
     if len(filled) == 1:
@@ -137,15 +130,9 @@ def ratio_interval(
 ) -> Estimate | None:
     """Return the ratio a / b from blocks measured in the same round.
 
-    Args:
-        a: (process, round) → block median.
-        b: the same for the other side; only keys in both are used.
-        confidence: of the interval.
-
-    Returns:
-        exp of the t interval over the processes' median log ratios (over the pairs of the only
-        process where there is one). None below two pairs. Pairing by round takes
-        out the drift of the host, which moves both sides alike.
+    Both sides are (process, round) → block median; only keys in both are used, which takes out the
+    drift of the host. The interval is exp of Student's t over the processes' median log ratios
+    (over the pairs of the only process where there is one). None below two pairs.
     """
     by_process: dict[K, list[float]] = defaultdict(list)
     for key, ns in a.items():
@@ -155,31 +142,20 @@ def ratio_interval(
     log_ratio = process_interval(list(by_process.values()), confidence)
     if log_ratio is None:
         return None
-    return Estimate(
-        value=math.exp(log_ratio.value),
-        low=math.exp(log_ratio.low),
-        high=math.exp(log_ratio.high),
-        confidence=confidence,
-        method="paired-block-ratios" + ONE_PROCESS * (len(by_process) == 1),
-        n=log_ratio.n,
-    )
+    low, value, high = map(math.exp, (log_ratio.low, log_ratio.value, log_ratio.high))
+    method = "paired-block-ratios" + ONE_PROCESS * (len(by_process) == 1)
+    return replace(log_ratio, value=value, low=low, high=high, method=method)
 
 
 def simultaneous(ratios: Sequence[Estimate]) -> list[Estimate]:
     """Return intervals of several ratios that all hold together, in the same order.
 
     Each is taken at 1 − (1 − confidence) / number (Bonferroni), so that the best of 20 runtimes is
-    not named for its luck. Three processes a runtime leave Student's t two degrees of freedom, and
-    such an interval would be 2 to 5 times as wide; so the spread between processes is pooled, by
-    the mean of its logarithms, which one that spreads much more hardly moves. A ratio that spreads
-    more than the pool keeps its own, and half of the pooled degrees of freedom count: in simulation
-    (``test_the_best_of_many_is_not_named_for_its_luck``) a side fails in at most 4 % of cases where
-    2.5 % are wanted; the 4 % are one of 20 that spreads five times as much.
-
-    Source: G. Smyth, Linear models and empirical Bayes methods, 2004, section 6.2 (the pool).
-
-    Args:
-        ratios: from ``ratio_interval``, or the inverse of one: Student's t of logarithms.
+    not named for its luck. With the two degrees of freedom of three processes such intervals would
+    be 2 to 5 times as wide; so the spread between processes is pooled, by the mean of its
+    logarithms (Smyth 2004, section 6.2). A ratio that spreads more than the pool keeps its own, and
+    half of the pooled degrees of freedom count: in simulation a side fails in at most 4 % of cases
+    where 2.5 % are wanted. Ratios are Student's t of logarithms: of ``ratio_interval``, or inverse.
     """
     known = [ratio for ratio in ratios if ratio.n > 1]
     if len(known) < 2:

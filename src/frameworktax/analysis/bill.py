@@ -374,8 +374,8 @@ def from_samples(
         latency: unprofiled, ns.
         attributions: of this point; those without samples are passed over.
         processes: the blocks of each process that the latency is from.
-        mean_ns: mean call without a profiler, for the cost of sampling; a median would not do,
-            a short call holds either a whole tick or none.
+        mean_ns: mean call without a profiler, for the cost of sampling: of short calls the median
+            has no tick.
         levels_ns: process → median of its block medians; of ``processes`` where left out.
     """
     if levels_ns is None:
@@ -403,13 +403,7 @@ def _known(stretch: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def from_twin(latency: Estimate, twin: Estimate, share: Estimate) -> Bill:
-    """Return the bill of a point that was not sampled, from its width-shrunk twin.
-
-    Args:
-        latency: of the point, ns.
-        twin: latency of the twin in the same runtime, ns: the warm overhead.
-        share: twin over latency, without the host's drift, which both of them share.
-    """
+    """Return the bill of a point that was not sampled, from the latency of its twin, ns."""
     text = (
         "kernels were not sampled: in the place of the tax stands the latency of a width-shrunk "
         "twin, the warm overhead, which was 0.25 to 0.7 of the tax among real kernels"
@@ -434,9 +428,7 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     device. Waiting for it between two launches, which a sample cannot tell from launching, is
     left out of ``launch`` by the profile's own times.
 
-    Args:
-        latency: unprofiled, one synchronise per call, ns.
-        attributions: device profiles, and host samples under other methods.
+    The latency is unprofiled, with one synchronise per call, ns.
     """
     device = [a for a in attributions if a.kernel_ns]
     kernel = median_interval([k for a in device for k in a.kernel_ns], DEVICE)

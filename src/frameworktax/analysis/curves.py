@@ -32,16 +32,10 @@ def isotonic(values: Sequence[float]) -> list[float]:
 def free_batch(
     batches: Sequence[float], latency_ns: Sequence[float], tolerance: float = FREE
 ) -> tuple[float, bool]:
-    """Return the largest batch whose latency is within ``tolerance`` of the first batch's.
+    """Return the largest batch whose latency is within ``tolerance``, a share, of the first's.
 
-    Args:
-        batches: ascending, the first is the one that others are compared with.
-        latency_ns: of each.
-        tolerance: as a share.
-
-    Returns:
-        The batch, interpolated between logarithms on the isotonic curve, and whether the largest
-        batch measured is still free, so that the value is a lower bound.
+    Batches ascend. The result is interpolated between logarithms on the isotonic curve, and beside
+    it stands whether the largest batch is still free, so that the value is a lower bound.
     """
     curve = isotonic(latency_ns)
     return _crossing(batches, curve, curve[0] * (1 + tolerance))
@@ -67,14 +61,8 @@ def free_batch_interval(
     free batch is where the interval of the ratio holds 1 + tolerance: it begins where the curve
     through the ratios' high ends gets there, and ends where that through their low ends does.
 
-    Args:
-        batches: ascending, starting at batch 1.
-        columns: of each batch.
-        tolerance: as a share.
-
-    Returns:
-        (None, False) where there is no curve: fewer than two batches, none of them batch 1, or
-        too few blocks for an interval.
+    Batches ascend from 1, each with its column; ``tolerance`` is a share. (None, False) where there
+    is no curve: fewer than two batches, none of them batch 1, or too few blocks for an interval.
     """
     if len(batches) < 2 or batches[0] != 1 or not columns[0]:
         return None, False

@@ -58,14 +58,11 @@ def build(
     asked: Iterable[Point] = (),
     until: float = UNTIL,
 ) -> Run:
-    """Return the document of one session or several.
+    """Return the document of one session or several, from records in any order.
 
-    Args:
-        records: of a store, in any order. Of a point in several sessions the newest one that
-            measured it counts.
-        asked: points that were asked for, where the caller knows; the records name those that a
-            session reached or left out.
-        until: the half-width that was asked for, as a share; wider points get a note.
+    Of a point in several sessions the newest one that measured it counts. ``asked`` are points
+    that none of the records may name; ``until`` is the half-width that was asked for, as a share:
+    wider points get a note.
     """
     of: dict[type[Any], list[Any]] = defaultdict(list)
     for record in records:
@@ -150,19 +147,10 @@ def _points(
 def host_drift(calibrator_ns: Mapping[int, float]) -> float | None:
     """Return how far the host's speed moved between stretches of a session: half of 95 %, a share.
 
-    It is in no result's interval: those are of their session, and blocks of one round, whose ratio
-    is taken, share what the host did.
-
-    The rounds are divided into stretches of √n neighbours (of n / 3, if that is less); the result
-    is 1.96 standard deviations of the stretches' mean logs. That is the long-run variance by batch
-    means (Flegal and Jones 2010): what disturbs single rounds is averaged out, what neighbours
-    share stays, and more rounds do not make it larger, as they do a range.
-
-    Args:
-        calibrator_ns: round → median of its calls, ns.
-
-    Returns:
-        None where there are fewer than ``MIN_STRETCHES`` rounds.
+    It is in no result's interval: those are of their session. The rounds (round → median of the
+    calibrator's calls, ns) are divided into stretches of √n neighbours (of n / 3, if that is less);
+    the result is 1.96 standard deviations of the stretches' mean logs, the long-run variance by
+    batch means (Flegal and Jones 2010). None where there are fewer than ``MIN_STRETCHES`` rounds.
     """
     logs = [math.log(ns) for _, ns in sorted(calibrator_ns.items())]
     if len(logs) < MIN_STRETCHES:

@@ -100,10 +100,8 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
     """Return a bucket's share of samples: Student t over stretches, pooled counts as its value.
 
     Counts of few stretches can be alike by chance: no interval is narrower than the standard error
-    of a binomial to each side (two stretches of 33 samples cover a share of 0.4 in 0.97 instead of
-    0.90, one of 0.2 in 0.95 instead of 0.88).
-    One stretch alone gives the interval of a binomial, which leaves out whatever varies between
-    stretches, and says so in the method.
+    of a binomial to each side. One stretch alone gives the interval of a binomial, which leaves out
+    whatever varies between stretches, and says so in the method.
     """
     value = sum(parts) / sum(totals)
     error = math.sqrt(value * (1 - value) / sum(totals))

@@ -132,11 +132,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
 
     Of a point in several sessions the newest counts that measured it and was not cut off half-way,
     because sessions are not comparable block by block. Where a later attempt failed, what was
-    measured stays, and ``last_try`` says so.
-
-    Returns:
-        The points, and a note if records had to be left aside because nothing says what they
-        belong to.
+    measured stays, and ``last_try`` says so. A note says if records belong to no known point.
     """
     started: dict[str, str] = {}
     calibrations: dict[str, dict[int, float]] = defaultdict(dict)
@@ -296,9 +292,7 @@ def _joined(parts: Sequence[Sequence[int]]) -> Sequence[int]:
 def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
     """Return the trust notes of a point: those recorded, once each, and those its numbers ask for.
 
-    Args:
-        records: of the point.
-        until: the half-width that was asked for, as a share of the value.
+    ``until`` is the half-width that was asked for, as a share of the value.
     """
     recorded: list[Note] = [*records.subject.notes]
     recorded.extend(note for outcome in records.outcomes for note in outcome.notes)

@@ -35,10 +35,8 @@ BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 def cpu_regime(share: Estimate, *, is_lower: bool = False) -> Regime:
     """Return the regime of a CPU point from its tax share T / L.
 
-    Args:
-        share: of the tax.
-        is_lower: it is a twin's warm overhead over the latency. The tax lies between that and
-            ``IN_SITU_OVER_WARM`` times it; what does not hold over the whole range is ``mixed``.
+    A twin's warm overhead over the latency ``is_lower``: the tax lies between that and
+    ``IN_SITU_OVER_WARM`` times it, and what does not hold over the whole range is ``mixed``.
     """
     if share.low > CPU_FRAMEWORK:
         return "framework-bound"
@@ -48,12 +46,10 @@ def cpu_regime(share: Estimate, *, is_lower: bool = False) -> Regime:
 
 
 def gpu_regime(rho: Estimate, elasticity: float | None = None) -> Regime:
-    """Return the regime of a GPU point.
+    """Return the regime of a GPU point from ρ, kernel time over latency.
 
-    Args:
-        rho: kernel time over latency.
-        elasticity: of latency over batch at this point. High ρ on a flat curve is
-            ``kernel-flat``: bandwidth or occupancy, not the framework.
+    High ρ where the elasticity of latency over batch is flat is ``kernel-flat``: bandwidth or
+    occupancy, not the framework.
     """
     if rho.low >= GPU_COMPUTE:
         flat = elasticity is not None and elasticity < FLAT
@@ -163,13 +159,8 @@ def refine(found: Regime, subject: Subject, kernel_ns: Estimate, device: Device 
 
     Reading every weight once at peak bandwidth must take longer than the operations at peak rate
     (the point lies under the slope of the roofline), and account for ``MOVING`` of the kernel
-    time. Weights that fit into the cache may never leave it, and prove nothing.
-
-    Args:
-        found: by ρ and the slope; only ``compute-bound`` and ``kernel-flat`` are refined.
-        subject: the point, its operations and parameters.
-        kernel_ns: kernel time of a call.
-        device: peak numbers; None changes nothing.
+    time of a call. Weights that fit into the cache may never leave it, and prove nothing. Only
+    ``compute-bound`` and ``kernel-flat`` are refined, on a device whose peak numbers are known.
     """
     if device is None or found not in ("compute-bound", "kernel-flat"):
         return found
