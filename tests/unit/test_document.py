@@ -9,8 +9,8 @@ import sample_records as data
 from rich.console import Console
 
 from frameworktax.analysis import bill, grouping
+from frameworktax.analysis.advice import headline
 from frameworktax.analysis.document import build
-from frameworktax.analysis.headline import headline
 from frameworktax.records import (
     EVERY_THREAD,
     LINEAR_REASON,

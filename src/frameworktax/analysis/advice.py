@@ -1,4 +1,4 @@
-"""What to do about it, ranked by measured gain, each with its evidence.
+"""The answer in a sentence, and what to do about it, ranked by gain, each with its evidence.
 
 Advice whose interval includes 1.0 is not given. ``measured`` gains were measured; ``predicted``
 ones, a share of the bill that would go away, are given only where nothing of their kind was
@@ -15,12 +15,15 @@ from dataclasses import dataclass, replace
 from frameworktax.analysis.bill import TWIN, Bill
 from frameworktax.analysis.curves import FREE
 from frameworktax.analysis.estimates import (
+    duration,
     inverse,
     one_minus,
     paired_ratio,
     percent,
     scaled,
+    share_texts,
     times,
+    times_range,
 )
 from frameworktax.analysis.where import where
 from frameworktax.records import (
@@ -35,7 +38,7 @@ from frameworktax.records import (
     device_of,
     point_name,
 )
-from frameworktax.stats import simultaneous
+from frameworktax.stats import simultaneous, within_one_process
 
 PACKING = 0.10
 """Share of latency spent packing weights above which advice is given."""
@@ -53,6 +56,8 @@ many times as wide, in logarithms, as the other's: a noisy one is a line of its 
 SURE = 1.25
 """An interval whose ends are at most this factor apart is not noisy."""
 KINDS = ("measured", "predicted", "bound")
+UNDETERMINED = 0.2
+"""Half-width of the interval of a tax share from which on the headline gives no number for it."""
 
 
 def without(share: Estimate, method: str) -> Estimate | None:
@@ -71,11 +76,7 @@ def proven(parity: Parity | None) -> bool:
 
 
 def unranked(points: Sequence[Measurement]) -> list[Note]:
-    """Return notes naming runtimes that are faster than eager but not ranked, and why.
-
-    Args:
-        points: of one workload, one a runtime.
-    """
+    """Return notes on runtimes, of one workload, that are faster than eager but not ranked."""
     eager = next((m for m in points if m.runtime == REFERENCE), None)
     others = [m for m in points if m.runtime not in (REFERENCE, FLOOR)]
     if eager is None or all(proven(m.parity) for m in others):
@@ -113,11 +114,8 @@ class Recommendation:
 def recommend(family: Iterable[Measurement]) -> list[Recommendation]:
     """Return what to use at each batch size, neighbours with the same runtimes together.
 
-    A batch size whose interval is far wider than its neighbour's stays alone.
-
-    Args:
-        family: points that differ in runtime and batch alone; batches at which nothing is compared
-            with eager are left out.
+    The points differ in runtime and batch alone. A batch size whose interval is far wider than its
+    neighbour's stays alone, one at which nothing is compared with eager is left out.
     """
     by_batch: dict[int, list[Measurement]] = defaultdict(list)
     for m in family:
@@ -209,12 +207,9 @@ def advise(
     curves: Sequence[Curve],
     bills: Mapping[tuple[str, int], Bill],
 ) -> tuple[list[Advice], list[Note]]:
-    """Return the advice for one model: measured gains first, then predictions, then bounds.
+    """Return the advice for one family of points: measured gains, then predictions, then bounds.
 
-    Args:
-        points: every measured point of one model on one platform, equal but for runtime and batch.
-        curves: their latency curves over batch.
-        bills: runtime and batch → the bill, of those that have one.
+    ``curves`` are theirs over batch; ``bills`` is runtime and batch → the bill, where there is one.
     """
     measured = [m for m in points if m.status == "ok"]
     if not measured:
@@ -249,9 +244,6 @@ def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
 
 def _name(m: Measurement) -> str:
     return f"{m.workload.model}, {m.runtime}"
-
-
-# --- measured -----------------------------------------------------------------------------------
 
 
 def _use(
@@ -295,9 +287,6 @@ def _batch(first: Measurement, same: Sequence[Measurement], curve: Curve | None)
         gain=scaled(ratio, n / smallest),
         kind="measured",
     )
-
-
-# --- bounds -------------------------------------------------------------------------------------
 
 
 def _place(m: Measurement) -> Advice | None:
@@ -388,3 +377,92 @@ def _packing(
         gain=gain,
         kind="predicted",
     )
+
+
+# --- the answer in a sentence ---------------------------------------------------------------------
+
+
+def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> str:
+    """Return what was found for the first model, and how many more there are."""
+    real = [m for m in measurements if m.runtime != FLOOR]
+    measured = [m for m in real if m.latency_ns is not None]
+    if not measured:
+        return "nothing could be measured" if real else ""
+    # one family: the points that differ from the first one in runtime and batch alone
+    first = measured[0]
+    keys = [m.family() for m in measured]
+    family = [m for m, key in zip(measured, keys, strict=True) if key == keys[0]]
+    smallest = min(m.workload.batch for m in family)
+    at_first = [m for m in family if m.workload.batch == smallest]
+    focus = next((m for m in at_first if m.runtime == REFERENCE), at_first[0])
+    parts = [_tax(focus), _free(focus, curves), _fastest(at_first, smallest), _bound(focus)]
+    text = f"{first.workload.model} {_where(first)}: " + "; ".join(part for part in parts if part)
+    others = len(set(keys)) - 1
+    return text + (f" (and {others} more below)" if others else "")
+
+
+def _where(m: Measurement) -> str:
+    if m.platform == "cpu":
+        alone = ", one process" if within_one_process(m.latency_ns) else ""
+        return f"on this machine ({m.threads} thread{'s' if m.threads != 1 else ''}{alone})"
+    return f"on {m.platform}{' (one process)' if within_one_process(m.latency_ns) else ''}"
+
+
+def _tax(m: Measurement) -> str:
+    where = f"at batch {m.workload.batch}"
+    if m.tax_share is None:
+        latency = m.latency_ns
+        slow = duration(latency.value if latency is not None else math.nan)
+        if latency is not None and latency.low < latency.high:
+            slow = f"{slow} ({duration(latency.low)} to {duration(latency.high)})"
+        return f"{m.runtime} takes {slow} {where}"
+    if not determined(m.tax_share):
+        low, high = 100 * m.tax_share.low, 100 * m.tax_share.high
+        return f"the tax of {m.runtime} {where} is not determined ({low:.0f} to {high:.0f} %)"
+    value, half = share_texts(m.tax_share)
+    share = f"{value} ±{half} %" if half else f"{value} %"
+    if m.bill_method == TWIN:
+        return f"{m.runtime} has {share} warm overhead {where}"
+    return f"{m.runtime} pays {share} framework tax {where}"
+
+
+def determined(share: Estimate) -> bool:
+    """Return whether a tax share is known well enough to be named as a number."""
+    return (share.high - share.low) / 2 < UNDETERMINED
+
+
+def _free(m: Measurement, curves: Sequence[Curve]) -> str:
+    w = m.workload
+    curve = next(
+        (
+            c
+            for c in curves
+            if (c.model, c.runtime, c.platform, c.precision)
+            == (w.model, m.runtime, m.platform, w.precision)
+        ),
+        None,
+    )
+    if curve is None or curve.free_batch is None:
+        return ""
+    low, high = (math.floor(end + 1e-9) for end in (curve.free_batch.low, curve.free_batch.high))
+    if curve.free_is_lower_bound:
+        return f"batch {low} is free" if low > 1 else "the largest free batch is not determined"
+    if low != high:
+        return f"the largest free batch is between {low} and {high}"
+    return f"batch {low} is free" if low > 1 else "no larger batch is free"
+
+
+def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
+    best = next(iter(recommend(at_first)), None)
+    if best is None:
+        return ""
+    if best.gain is None:
+        return f"no other runtime is proven faster at batch {smallest}"
+    return f"{either(best.runtimes)} is {times_range(best.gain)} faster at batch {smallest}"
+
+
+def _bound(m: Measurement) -> str:
+    if m.tax_share is None or m.tax_share.low <= 0 or not determined(m.tax_share):
+        return ""
+    cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
+    return f"{cause} would give at most {times(1 / m.tax_share.low)}"

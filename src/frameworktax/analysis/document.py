@@ -17,7 +17,6 @@ from frameworktax.analysis import regime
 from frameworktax.analysis.curves import Blocks, free_batch_interval
 from frameworktax.analysis.estimates import one_minus, quotient
 from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, status_of
-from frameworktax.analysis.headline import headline
 from frameworktax.analysis.places import layers, source_lines
 from frameworktax.records import (
     EVERY_THREAD,
@@ -105,7 +104,7 @@ def build(
     floors = [m.latency_ns for m in measurements if m.runtime == FLOOR]
     return Run(
         environment=sessions[-1].environment if sessions else None,
-        headline=headline(measurements, curves),
+        headline=advising.headline(measurements, curves),
         harness_floor_ns=next((floor for floor in floors if floor is not None), None),
         host_drift=drift,
         own_tax=_own_tax(of[Effort]),

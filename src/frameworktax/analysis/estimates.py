@@ -41,16 +41,14 @@ def paired_ratio(a: Measurement, b: Measurement) -> Estimate | None:
     return ratio_interval(first, second)
 
 
-def _estimate(
-    value: float, down: float, up: float, method: str, a: Estimate, b: Estimate
-) -> Estimate:
+def _estimate(value: float, down: float, up: float, method: str, *inputs: Estimate) -> Estimate:
     return Estimate(
         value=value,
         low=value - down,
         high=value + up,
-        confidence=min(a.confidence, b.confidence),
+        confidence=min(e.confidence for e in inputs),
         method=method,
-        n=min(a.n, b.n),
+        n=min(e.n for e in inputs),
     )
 
 
@@ -72,10 +70,7 @@ def inverse(ratio: Estimate) -> Estimate:
 def propagate(function: Callable[..., float], method: str, *inputs: Estimate) -> Estimate:
     """Return ``function`` of independent estimates: half-widths add in squares, each side.
 
-    Args:
-        function: of the inputs' values, in order.
-        method: of the result.
-        inputs: estimates; one input is moved to either end at a time.
+    One input is moved to either of its ends at a time.
     """
     values = [e.value for e in inputs]
     value = function(*values)
@@ -86,14 +81,7 @@ def propagate(function: Callable[..., float], method: str, *inputs: Estimate) ->
         reached = [value, *(function(*values[:i], end, *values[i + 1 :]) for end in ends)]
         down = math.hypot(down, value - min(reached))
         up = math.hypot(up, max(reached) - value)
-    return Estimate(
-        value=value,
-        low=value - down,
-        high=value + up,
-        confidence=min(e.confidence for e in inputs),
-        method=method,
-        n=min(e.n for e in inputs),
-    )
+    return _estimate(value, down, up, method, *inputs)
 
 
 def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> Estimate:

@@ -33,10 +33,8 @@ def layers(
 ) -> tuple[Layer, ...]:
     """Return what each module costs by itself, the remainder last; empty without such a run.
 
-    Args:
-        latency: of one call without any profiler, ns.
-        bill: line of the breakdown → ns; adds up to the latency.
-        places: of one point; runs of its processes.
+    The latency is of one call without any profiler, ns; ``bill``, line of the breakdown → ns, adds
+    up to it; ``places`` are runs of one point.
     """
     inside = [run for run in places if run.method == "operator"]
     runs = [run for run in places if run.method == "module"] or inside

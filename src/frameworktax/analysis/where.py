@@ -41,8 +41,7 @@ class Where:
         name: path, numbers of several layers put together; ``""`` is the model itself.
         class_: of the module; empty for what lies outside of all, and for the rest.
         source: ``file:line`` of what is called, empty where not known.
-        tax_ns: latency less kernel time of all of it, ns in a call.
-        share: of the tax of the call.
+        tax_ns: latency less kernel time of all of it, ns in a call; ``share`` is of the call's tax.
         line: of the breakdown, which most of its tax is.
         alone: whether the modules inside it are left out.
     """
@@ -58,15 +57,10 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTax:
-    """What a layer pays, those inside it included.
+    """What a layer pays, those inside it included: ns in a call, and its share of the call's tax.
 
-    Attributes:
-        path: as ``named_modules`` has it, "" for the whole model.
-        time_ns: in a call.
-        tax_ns: of it, with the interval.
-        tax_share: of the tax of the call.
-        tax_share_low: the lower end of its 95 % interval; a bound that this breaks is broken.
-        tax_share_high: the upper end.
+    ``path`` is as ``named_modules`` has it, "" for the whole model; a bound that the lower end of
+    the share's 95 % interval breaks is broken.
     """
 
     path: str
@@ -81,12 +75,8 @@ class LayerTax:
 class OperatorSum:
     """An operator in all layers, ns in a call; ``""`` is what no operator was seen at.
 
-    Attributes:
-        kernel_ns: time of its kernels.
-        tax_ns: its other time, with the interval.
-        share: of the tax of the call.
-        line: of the breakdown, which most of its tax is.
-        places: layers that call it.
+    ``share`` is of the tax of the call, most of its tax is ``line`` of the breakdown, and so many
+    ``places`` (layers) call it.
     """
 
     name: str
@@ -134,11 +124,7 @@ def tax_ns(layer: Layer | Operator) -> float:
 
 
 def where(layers: Sequence[Layer]) -> list[Where]:
-    """Return the places at which a call's tax arises, most first, the rest together as the last.
-
-    Args:
-        layers: of one point; none give no places.
-    """
+    """Return the places at which a call's tax arises, most first, the rest together as the last."""
     whole = sum(map(tax_ns, layers))
     if whole <= 0:
         return []
@@ -321,10 +307,7 @@ def _grouped(nodes: Iterable[Node]) -> list[_Group]:
 
 
 def _half(layers: Sequence[Layer | Operator]) -> float:
-    """Return the half-width of the tax of layers or operators.
-
-    Theirs add in squares, as shares of the time.
-    """
+    """Return the half-width of a tax: those of its parts add in squares, as shares of the time."""
     time = sum(layer.time_ns.value for layer in layers)
     if time <= 0:
         return 0.0

@@ -20,10 +20,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from frameworktax.analysis.advice import either, recommend
+from frameworktax.analysis.advice import determined, either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times_range
-from frameworktax.analysis.headline import determined
 from frameworktax.errors import UsageError, flat, write_text
 from frameworktax.host.cache import cache_folder, is_own, private_file
 from frameworktax.records import Run

@@ -74,11 +74,8 @@ COUNTS = ("launches", "operators", "flops", "parameters")
 class Constants:
     """What the sides of a contrast cannot show themselves; by default another host's.
 
-    Attributes:
-        process_sd: between processes of one program, where too few were measured for an estimate.
-        session_sd: between sessions of one program, beyond all that they show.
-        block_noise: how far a session is off, as a share of the spread of its blocks.
-        sessions: how many of this host the three were measured with; None where on another.
+    Of ``PROCESS_SD``, ``SESSION_SD`` and ``BLOCK_NOISE``, and with how many sessions of this host
+    they were measured.
     """
 
     process_sd: float = PROCESS_SD

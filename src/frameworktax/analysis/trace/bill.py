@@ -305,12 +305,7 @@ def _responsible(timeline: Timeline, threads: dict[int, Thread], step: Ns, end: 
 
 
 def computing(threads: dict[int, Thread], names: int) -> NDArray[np.bool_]:
-    """Return, by number of its name, whether an operator computes in its own time.
-
-    Args:
-        threads: of the trace.
-        names: how many there are.
-    """
+    """Return, by number of its name (of so many), whether an operator computes in its own time."""
     own, length = np.zeros(names, np.int64), np.zeros(names, np.int64)
     texts: tuple[str, ...] = ()
     for thread in threads.values():

@@ -161,9 +161,8 @@ def _launched(timeline: Timeline, threads: dict[int, Thread]) -> dict[int, int]:
 def startup(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
     """Return calls that a warm process does not repeat, by name, the longest first.
 
-    Returns:
-        For each its ``kind`` (memory, loading, compilation, initialisation), how many calls, their
-        length together, and of that what lies inside steps.
+    For each its ``kind`` (memory, loading, compilation, initialisation), how many calls, their
+    length together, and of that what lies inside steps.
     """
     found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for thread in bill.threads.values():
@@ -181,10 +180,6 @@ def startup(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
         for (kind, name), (calls, ns, inside) in found.items()
         if ns >= SHORTEST_NS
     ]
-    return _longest(rows)
-
-
-def _longest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["ns"], reverse=True)[:SHOWN]
 
 
@@ -238,7 +233,7 @@ def waits(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
         }
         for (operator, line, call), times in found.items()
     ]
-    return _longest(rows)
+    return sorted(rows, key=lambda row: row["ns"], reverse=True)[:SHOWN]
 
 
 def _at(thread: Thread, view: NDArray[Any], event: int) -> str | None:

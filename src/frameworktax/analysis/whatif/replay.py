@@ -282,15 +282,11 @@ def played(queues: Queues, change: Change) -> float:
 
 
 def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Estimate]:
-    """Return latency before and after the change over recorded steps, ns.
+    """Return latency before and after the change over at least one recorded step, ns.
 
-    The interval after the change includes two things: the spread between steps, where there are two
-    or more, and what the replay does not know: whether launch latency, gaps and unexplained waits
-    shrink with the part that gets faster, or stay.
-
-    Args:
-        steps: calibrated queues, at least one.
-        change: what to change.
+    The interval after the change includes the spread between steps, where there are two or more,
+    and what the replay does not know: whether launch latency, gaps and unexplained waits shrink
+    with the part that gets faster, or stay.
     """
     before = _over([run(q).latency_ns for q in steps], "recorded")
     found = _over([played(q, change) for q in steps], RECORDED)
@@ -320,8 +316,6 @@ def variants(queues: Queues, change: Change) -> list[Queues]:
 
 
 def _over(values: Sequence[float], method: str) -> Estimate:
-    found = mean_interval(values, method)
-    if found is not None:
-        return found
-    (only,) = values
-    return Estimate(value=only, low=only, high=only, method=f"{method}, one step", n=1)
+    one = values[0]
+    only = Estimate(value=one, low=one, high=one, method=f"{method}, one step", n=1)
+    return mean_interval(values, method) or only
