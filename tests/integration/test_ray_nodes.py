@@ -27,9 +27,8 @@ from frameworktax.records import Block, Point, Workload, record_id, to_json
 from frameworktax.sweep import ray_node
 from frameworktax.sweep.executor import Done, Job, LocalExecutor, Platform
 from frameworktax.sweep.plan import plan_sweep
-from frameworktax.sweep.ray import RayExecutor
-from frameworktax.sweep.ray_cluster import LostError, Node, about_here
-from frameworktax.sweep.ray_node import NodeHost
+from frameworktax.sweep.ray import LostError, Node, RayExecutor
+from frameworktax.sweep.ray_node import NodeHost, versions
 
 TIMINGS = {
     "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "first_ns",
@@ -50,10 +49,10 @@ class Here:
         self.hosts = []
 
     def nodes(self):
-        return [Node(id="n", address="here", labels=("here",), about=about_here())]
+        return [Node(id="n", address="here", labels=("here",))]
 
-    def host(self, node, command):
-        self.hosts.append(NodeHost(command))
+    def host(self, node, command, wanted):
+        self.hosts.append(NodeHost(command, wanted))
         return self.hosts[-1]
 
     def ask(self, host, method, *arguments):
@@ -142,7 +141,7 @@ def listen(host, until: bytes) -> tuple[bytes, Done | None]:
 
 
 def test_a_host_measures_in_a_folder_of_its_own_and_removes_it(tmp_path):
-    host = NodeHost(["x"])
+    host = NodeHost(["x"], versions())
     (folder,) = tmp_path.glob("frameworktax-node-*")
     assert folder.stat().st_mode & 0o077 == 0 and Path.cwd() == folder
     host.begin(a_job(), {"../x.py": ""})
@@ -153,6 +152,14 @@ def test_a_host_measures_in_a_folder_of_its_own_and_removes_it(tmp_path):
     assert (folder / "own" / "model.py").read_text() == "x = 1\n"
     host.stop()
     assert not folder.exists() and not (tmp_path / "x.py").exists()
+
+
+def test_a_host_of_another_version_begins_nothing():
+    host = NodeHost(["x"], {**versions(), "torch": "0.1"})
+    host.begin(a_job(), {})
+    data, done = listen(host, b"no such word")
+    assert data == b"" and "torch" in str(done.error) and done.error.status == "crashed"
+    host.stop()
 
 
 # --- with Ray ---------------------------------------------------------------------------------

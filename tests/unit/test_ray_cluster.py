@@ -12,10 +12,9 @@ import pytest
 
 from frameworktax.errors import UsageError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.sweep.ray_cluster import LostError, RayCluster, about_here
+from frameworktax.sweep.ray import LostError, RayCluster
 from frameworktax.sweep.ray_node import NodeHost
 from frameworktax.sweep.run import open_executor, platforms_of
-from frameworktax.version import __version__
 
 
 class RayError(Exception):
@@ -27,8 +26,8 @@ def a_node(name, **more):
         "NodeID": name,
         "Alive": True,
         "NodeManagerAddress": "10.0.0.1",
-        "Labels": {"frameworktax": "left"},
-        "Resources": {"CPU": 8.0, "GPU": 2.0},
+        "Labels": {"frameworktax": "left", "disk": "nvme", "ray.io/accelerator-type": "A100"},
+        "Resources": {"CPU": 8.0, "GPU": 2.0, "memory": 7.0, "rack7": 1.0},
         **more,
     }
 
@@ -96,8 +95,9 @@ def test_a_cluster_is_joined_quietly_and_left(ray):
     assert ray.begun == [{"address": "auto", "log_to_driver": False, "logging_level": "ERROR"}]
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     (node,) = cluster.nodes()
-    assert (node.id, node.address, node.labels) == ("a", "10.0.0.1", ("left",))
-    assert (node.cpus, node.gpus, node.fault) == (8.0, 2.0, "")
+    assert (node.id, node.address, node.labels) == ("a", "10.0.0.1", ("left", "A100"))
+    assert (node.cpus, node.gpus, node.memory_bytes) == (8.0, 2.0, 7)
+    assert node.names == ("local", "cpu", "cuda:0", "left", "A100")
     cluster.close()
     assert ray.ended == 1
 
@@ -117,26 +117,6 @@ def test_a_host_holds_its_whole_node(ray):
         "num_cpus": 8.0, "num_gpus": 2.0, "max_restarts": 0, "max_task_retries": 0,
         "scheduling_strategy": ("a", False),
     }  # fmt: skip
-
-
-def test_what_nodes_say_of_themselves_is_asked_once(ray):
-    def answer(what, given):
-        def gone():
-            raise RayError("its node\n is gone")
-
-        assert (given["num_cpus"], given["max_retries"]) == (0, 0)
-        return {"a": what, "b": gone, "c": None}[given["scheduling_strategy"][0]]
-
-    ray.say = answer
-    ray.alive = [a_node(name) for name in "abc"]
-    cluster = RayCluster()
-    a, b, c = cluster.nodes()
-    assert a.about["frameworktax"] == __version__ and a.about["memory_bytes"] > 0
-    assert {**a.about, "memory_bytes": 0} == {**about_here(), "memory_bytes": 0}
-    assert b.fault == "does not answer: its node"
-    assert c.fault == "does not answer within 60 s"
-    asked = len(ray.options)
-    assert list(cluster.nodes()) == [a, b, c] and len(ray.options) == asked
 
 
 def test_a_fault_of_ray_is_a_loss(ray):
@@ -186,5 +166,5 @@ def test_no_cluster_and_no_ray(ray, monkeypatch, tmp_path):
 
 def test_executors_by_name(tmp_path):
     with pytest.raises(UsageError, match="no engine 'rya', did you mean 'ray'"):
-        open_executor("rya", Path(), Reporter(), (), allow_code=False)
+        open_executor("rya", Path(), Reporter(), ())
     assert {place.label for place in platforms_of("local", Reporter())} >= {"local", "cpu"}

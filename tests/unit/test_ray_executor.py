@@ -26,16 +26,13 @@ from frameworktax.records import (
 )
 from frameworktax.store.shards import FIRST
 from frameworktax.sweep import ray as ray_module
-from frameworktax.sweep.executor import Done, Job
-from frameworktax.sweep.ray import RayExecutor, shipped
-from frameworktax.sweep.ray_cluster import LostError, Node, labels
+from frameworktax.sweep.executor import Done, Job, lost
+from frameworktax.sweep.ray import LostError, Node, RayExecutor, shipped
 from frameworktax.sweep.ray_node import News
 from frameworktax.sweep.study import load
 
-OWN = {"frameworktax": "1", "python": "3.11.7", "torch": "2.13.0"}
-SAME = {**OWN, "torch_build": "2.13.0+cpu", "memory_bytes": 8}
-LEFT = Node(id="a", address="10.0.0.1", labels=("left",), about=SAME)
-RIGHT = Node(id="b", address="10.0.0.2", labels=("right", "big"), about=SAME)
+LEFT = Node(id="a", address="10.0.0.1", labels=("left",))
+RIGHT = Node(id="b", address="10.0.0.2", labels=("right", "big"), memory_bytes=8)
 
 
 def job(name="j", platform="left", model="mlp") -> Job:
@@ -87,8 +84,8 @@ class Cluster:
     def nodes(self):
         return list(self.alive)
 
-    def host(self, node, command):
-        assert command == ("sweep",)
+    def host(self, node, command, wanted):
+        assert command == ("sweep",) and "torch" in wanted
         return node.id
 
     def ask(self, host, method, *arguments):
@@ -129,27 +126,15 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_module, "NODES_EVERY_S", 0.0)
     monkeypatch.setattr(ray_module, "WAIT_S", 0.001)
 
-    def make(cluster, **more):
+    def make(cluster):
         listener = Listener()
-        executor = RayExecutor(tmp_path / "store", cluster, listener, ["sweep"], own=OWN, **more)
-        return executor, listener
+        return RayExecutor(tmp_path / "store", cluster, listener, ["sweep"]), listener
 
     return make
 
 
-def test_what_a_node_is_called():
-    own = {"frameworktax": "big", "ray.io/node-id": "f0", "disk": "nvme",
-            "ray.io/accelerator-type": "A100"}  # fmt: skip
-    resources = {"CPU": 8.0, "GPU": 1.0, "memory": 1.0, "node:10.0.0.1": 1.0, "rack7": 2.0,
-                 "node:__internal_head__": 1.0, "accelerator_type:A100": 1.0,
-                 "object_store_memory": 1.0}  # fmt: skip
-    assert labels(own, resources) == ("big", "A100", "disk=nvme", "rack7")
-    assert labels({}, {"CPU": 1.0}) == ()
-
-
 def test_platforms_name_the_labels_and_share_hosts(made):
-    cuda = {**SAME, "torch_build": "2.13.0+cu130"}
-    beside = Node(id="c", address="10.0.0.1", labels=("big",), gpus=1.0, about=cuda)
+    beside = Node(id="c", address="10.0.0.1", labels=("big",), gpus=1.0, memory_bytes=9)
     executor, _ = made(Cluster([LEFT, RIGHT, beside]))
     found = {place.label: (place.device, place.slots) for place in executor.platforms()}
     assert found == {
@@ -158,6 +143,8 @@ def test_platforms_name_the_labels_and_share_hosts(made):
     }  # fmt: skip
     hosts = {place.label: place.host for place in executor.platforms()}
     assert hosts["left"] == hosts["cuda:0"] != hosts["right"]
+    free = {place.label: place.memory_bytes for place in executor.platforms()}
+    assert (free["left"], free["big"]) == (None, 8)
 
 
 def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
@@ -170,39 +157,21 @@ def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
     assert {p.point.platform for p in load(study, platforms=devices).planned} == {"cpu@left"}
 
 
-@pytest.mark.parametrize(
-    ("about", "words"),
-    [
-        ({**SAME, "torch": "2.12.0"}, "has torch 2.12.0, others 2.13.0"),
-        ({**SAME, "python": "3.12.1"}, "has python 3.12.1, others 3.11.7"),
-        ({**SAME, "frameworktax": None}, "has no frameworktax; install 1 there"),
-        ({**SAME, "torch": None}, "has torch not at all, others 2.13.0"),
-        ("does not answer within 60 s", "does not answer within 60 s"),
-    ],
-)
-def test_other_versions_are_left_out_in_one_line(made, about, words):
-    said = {"fault": about, "about": {}} if isinstance(about, str) else {"about": about}
-    node = replace(LEFT, **said)
-    executor, listener = made(Cluster([node, RIGHT]))
-    assert "left" not in {place.label for place in executor.platforms()}
-    executor.platforms()
-    (line,) = listener.said
-    assert line.startswith("left out: node 10.0.0.1 (left) ") and words in line
-    executor, _ = made(Cluster([node]))
-    with pytest.raises(UsageError, match="offers nothing to measure on: node"):
+def test_a_cluster_without_a_fit_node_ends_the_sweep(made):
+    cluster = Cluster([LEFT], script={"a": [news(done=lost(job(), "crashed", "has torch 1"))]})
+    executor, listener = made(cluster)
+    executor.submit(job())
+    assert list(executor.completed(0.0005)) == []
+    with pytest.raises(UsageError, match="offers nothing to measure on: node .* has torch 1"):
         executor.platforms()
+    assert len(listener.said) == 1 and cluster.dropped == ["a"]
 
 
-def test_a_driver_without_torch_takes_the_first_nodes(tmp_path):
-    cluster = Cluster([LEFT, replace(RIGHT, about={**SAME, "torch": "2.12.0"})])
-    executor = RayExecutor(tmp_path, cluster, Listener(), ["sweep"], own={**OWN, "torch": None})
-    assert {"left"} == {p.label for p in executor.platforms()} - {"local", "cpu"}
-
-
-def test_records_come_home_however_they_are_cut(made, tmp_path):
+def test_records_come_home_line_by_line_or_together(made, tmp_path):
     whole = shard()
-    for size in (1, 7, 1000):
-        script = [news(whole[i : i + size]) for i in range(0, len(whole), size)]
+    lines = whole.splitlines(keepends=True)
+    for size in (1, 2, 9):
+        script = [news(b"".join(lines[i : i + size])) for i in range(0, len(lines), size)]
         cluster = Cluster(script={"a": [*script, news(done=end(), notes=[("phase", "measuring")])]})
         executor, listener = made(cluster)
         executor.submit(job())
@@ -229,7 +198,7 @@ def test_an_error_of_a_job_keeps_its_kind(made):
 
 
 def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
-    head = shard()[: shard().index(b'{"record": "outcome"') + 20]  # torn in the last line
+    head = shard()[: shard().index(b'{"record": "outcome"')]
     cluster = Cluster(script={"a": [news(head), LostError("the node died")]})
     executor, _ = made(cluster)
     executor.submit(job())
@@ -238,7 +207,7 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     assert str(got.error) == "node 10.0.0.1 (left): was lost: the node died"
     records, notes = store.read(tmp_path / "store" / f"{got.session}.jsonl")
     assert [r.kind for r in records] == ["session", "subject", "calibration", "block"]
-    assert not notes  # whole lines only
+    assert not notes
     assert cluster.dropped == ["a"]
     again = "20260101T000001-b"
     cluster.script = {"a": deque([news(shard(again), end(), again)])}
@@ -333,12 +302,13 @@ def test_a_node_that_is_busy_is_named_once(made, monkeypatch):
 
 
 def test_the_end_takes_home_what_there_is(made, tmp_path):
-    cluster = Cluster(script={"a": [news(shard()[:900])]})
+    lines = shard().splitlines(keepends=True)
+    cluster = Cluster(script={"a": [news(b"".join(lines[:3]))]})
     executor, _ = made(cluster)
     executor.submit(job())
     executor.submit(job("waits"))
     assert list(executor.completed(0.0005)) == []
-    cluster.script["a"].append(news(shard()[900:]))
+    cluster.script["a"].append(news(b"".join(lines[3:])))
     executor.close()
     assert ("a", "stop") in cluster.asked
     assert cluster.dropped == ["a"] and cluster.closed
@@ -347,23 +317,16 @@ def test_the_end_takes_home_what_there_is(made, tmp_path):
     assert list(executor.completed()) == []
 
 
-def test_code_is_sent_only_where_it_may(made, tmp_path, monkeypatch):
+def test_code_is_sent_as_one_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text("def build(): ...\n")
-    (tmp_path / "net.onnx").write_bytes(b"x")
     points = job(model="own.py:build").points
-    assert shipped(points, allow_code=True) == {"own.py": "def build(): ...\n"}
-    assert shipped(job(model="package.own:build").points, allow_code=True) == {}
-    assert shipped(job().points, allow_code=False) == {}
-    for model, allowed, word in (
-        ("own.py:build", False, "--allow-code"),
-        (f"{tmp_path}/own.py:build", True, "go to its folder"),
-        ("../own.py:build", True, "go to its folder"),
-        ("gone.py:build", True, "cannot read gone.py"),
-        ("onnx:net.onnx", True, "path from the root"),
+    assert shipped(points) == {"own.py": "def build(): ...\n"}
+    assert shipped(job(model="package.own:build").points) == shipped(job().points) == {}
+    for model, word in (
+        (f"{tmp_path}/own.py:build", "go to its folder"),
+        ("../own.py:build", "go to its folder"),
+        ("gone.py:build", "cannot read gone.py"),
     ):
         with pytest.raises(UsageError, match=word):
-            shipped(job(model=model).points, allow_code=allowed)
-    executor, _ = made(Cluster())
-    with pytest.raises(UsageError, match="--allow-code"):
-        executor.submit(job(model="own.py:build"))
+            shipped(job(model=model).points)

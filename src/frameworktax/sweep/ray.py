@@ -1,30 +1,30 @@
 """The executor of a Ray cluster: one job at a time on each host, its records written as they come.
 
-A node runs what the local executor runs (``ray_node``); this is the driver's side: which node
-fits, what is new, what was lost or is late. Lines of a node's shard become lines of a shard here,
-whole; whether they are records is for readers to say. ``RayCluster`` is all that is asked of Ray.
+A node runs what the local executor runs (``ray_node``); this is the driver's side: which node is
+free, what is new, what was lost or is late. Lines of a node's shard become lines of a shard here;
+whether they are records is for readers to say. Only ``RayCluster`` asks anything of Ray.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from frameworktax import models
-from frameworktax.errors import UsageError, WorkerError
+from frameworktax.errors import UsageError, WorkerError, needs
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point
 from frameworktax.store import Writer
 from frameworktax.sweep.executor import Done, Job, Platform, limit_s, lost
-from frameworktax.sweep.ray_cluster import LostError, Node, about_here
-from frameworktax.sweep.ray_node import News
+from frameworktax.sweep.ray_node import News, NodeHost, versions
 
-CHECKED = ("frameworktax", "python", "torch")
-"""What must be of one version here and on every node that measures."""
 WAIT_S = 1.0
 NODES_EVERY_S = 2.0
 """How often the cluster is asked for its nodes while jobs run."""
@@ -32,8 +32,43 @@ BUSY_S = 30.0
 """A node that has not begun after this long is busy with something else; it is said once."""
 ENDING_S = 25.0
 """How long fetching what is new may take at the end."""
-SOURCE_BYTES = 4 << 20
-"""A larger file is no source of a model."""
+CONNECT_S = 5.0
+ANSWER_S = 60.0
+LABELS = ("frameworktax", "ray.io/accelerator-type")
+"""Labels of a node whose values name it in a study."""
+HOW = (
+    "start one: ray start --head --labels frameworktax=NAME, on each further machine ray start "
+    "--address HOST:6379 --labels frameworktax=NAME; see docs/cluster.md"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node of a cluster.
+
+    Attributes:
+        id: Ray's.
+        address: nodes of one address are on one host, and take turns.
+        labels: what a study may call it beside ``local`` and its devices.
+        cpus: how many it offers to Ray.
+        gpus: likewise.
+        memory_bytes: likewise, 0 if it does not say.
+    """
+
+    id: str
+    address: str
+    labels: tuple[str, ...]
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"node {self.address} ({', '.join(self.labels) or self.id[:8]})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every label that a study may use for it."""
+        return ("local", "cpu", *(("cuda:0",) if self.gpus else ()), *self.labels)
 
 
 class RemoteJob:
@@ -46,32 +81,27 @@ class RemoteJob:
     """
 
     def __init__(self, folder: Path, job: Job, code: Mapping[str, str], node: Node) -> None:
-        self.job = job
-        self.code = code
-        self.node = node
+        self.job, self.code, self.node = job, code, node
         self.since = time.monotonic()
         self.began: float | None = None
         self.taken = 0
         self._folder = folder
-        self._rest = b""
-        self._session = ""
         self._writer: Writer | None = None
 
     def feed(self, news: News) -> None:
-        """Write the whole lines of what came; the first is a shard's header.
+        """Write the lines that came; the first of all is a shard's header.
 
         Raises:
-            StoreError: it cannot be written here.
+            StoreError: they cannot be written here.
         """
         self.taken += len(news.data)
-        *lines, self._rest = (self._rest + news.data).split(b"\n")
-        for line in lines:
-            if self._writer is None:
-                self.began = time.monotonic()
-                self._session = news.session
-                self._writer = Writer(self._folder, news.session)
-            else:
-                self._writer.append(line)
+        lines = news.data
+        if lines and self._writer is None:
+            self.began = time.monotonic()
+            self._writer = Writer(self._folder, news.session)
+            lines = lines.partition(b"\n")[2]
+        if lines and self._writer is not None:
+            self._writer.append(lines.removesuffix(b"\n"))
 
     @property
     def is_late(self) -> bool:
@@ -84,39 +114,26 @@ class RemoteJob:
         error = done.error
         if isinstance(error, WorkerError):
             error = WorkerError(error.status, f"{self.node}: {error}")
-        return replace(done, job=self.job, session=self._session, error=error)
+        session = self._writer.path.stem if self._writer is not None else ""
+        return replace(done, job=self.job, session=session, error=error)
 
     def close(self) -> None:
         """Close the shard."""
         if self._writer is not None:
             self._writer.close()
-            self._writer = None
 
 
 class RayExecutor:
-    """Runs jobs on the nodes of a cluster.
-
-    ``cluster`` is a ``RayCluster``, or what tests have in its place; ``own`` are the versions here,
-    by the names of ``CHECKED``: a node must have the same.
-    """
+    """Runs jobs on the nodes of a cluster: a ``RayCluster``, or what tests have in its place."""
 
     def __init__(
-        self,
-        folder: Path,
-        cluster: Any,
-        reporter: Reporter,
-        command: Sequence[str],
-        *,
-        allow_code: bool = False,
-        own: Mapping[str, str | None] | None = None,
+        self, folder: Path, cluster: Any, reporter: Reporter, command: Sequence[str]
     ) -> None:
         self._folder = folder
         self._cluster = cluster
         self._reporter = reporter
         self._command = tuple(command)
-        self._allow_code = allow_code
-        self._own = dict(about_here() if own is None else own)
-        self._fit: set[str] = set()
+        self._has_measured = False
         self._unfit: dict[str, str] = {}
         """Node → why it is left out."""
         self._nodes: list[Node] = []
@@ -131,20 +148,20 @@ class RayExecutor:
     # --- the five methods ---------------------------------------------------------------------
 
     def platforms(self) -> Sequence[Platform]:
-        """Return the labels of the nodes that are alive and have our versions.
+        """Return the labels of the nodes that are alive, without those that proved unfit.
 
         Raises:
-            UsageError: there has been no such node.
+            UsageError: there is no such node, and has been none that measured.
         """
         self._look()
-        if not self._fit:
+        if not self._nodes and not self._has_measured:
             why = "; ".join(self._unfit.values()) or "it has no node"
             raise UsageError(f"the cluster offers nothing to measure on: {why}")
         found: dict[str, list[Node]] = defaultdict(list)
         for node in self._nodes:
             for label in node.names:
                 found[label].append(node)
-        return [self._platform(label, nodes) for label, nodes in found.items()]
+        return [_platform(label, nodes) for label, nodes in found.items()]
 
     def submit(self, job: Job) -> None:
         """Take a job.
@@ -152,7 +169,7 @@ class RayExecutor:
         Raises:
             UsageError: its model cannot be sent to a node.
         """
-        self._waiting.append((job, shipped(job.points, self._allow_code)))
+        self._waiting.append((job, shipped(job.points)))
 
     def completed(self, wait_s: float | None = None) -> Iterator[Done]:
         """Yield jobs as they end, or are lost.
@@ -210,57 +227,13 @@ class RayExecutor:
             self._ended.clear()
             self._cluster.close()
 
-    # --- nodes --------------------------------------------------------------------------------
+    # --- jobs ---------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Ask the cluster for its nodes, and check the versions of new ones."""
-        if time.monotonic() - self._asked_at < NODES_EVERY_S:
-            return
-        alive = self._cluster.nodes()
-        for node in alive:
-            if node.id in self._fit or node.id in self._unfit:
-                continue
-            if fault := node.fault or self._differs(node.about):
-                self._refuse(node, fault)
-            else:
-                self._fit.add(node.id)
-        self._nodes = [node for node in alive if node.id not in self._unfit]
-        self._asked_at = time.monotonic()
-
-    def _refuse(self, node: Node, why: str) -> None:
-        self._unfit[node.id] = f"{node} {why}"
-        self._reporter.say(f"left out: {self._unfit[node.id]}")
-
-    def _differs(self, about: Mapping[str, Any]) -> str | None:
-        """Return how a node's versions differ from ours, None if they do not."""
-        if about["frameworktax"] is None:
-            return f"has no frameworktax; install {self._own['frameworktax']} there"
-        for name in CHECKED:
-            if self._own[name] is None:  # a driver need not have torch: the first node counts
-                self._own[name] = about[name]
-            if about[name] != self._own[name]:
-                return (
-                    f"has {name} {about[name] or 'not at all'}, others {self._own[name]}; "
-                    "install one version everywhere"
-                )
-        return None
-
-    def _platform(self, label: str, nodes: Sequence[Node]) -> Platform:
-        device = "cuda:0" if all(node.has_gpu for node in nodes) else "cpu"
-        if label in ("cpu", "cuda:0"):
-            device = label
-        elif label != "local":  # elsewhere is elsewhere: its points are points of their own
-            device = f"{device}@{label}"
-        hosts = sorted({node.address for node in nodes})
-        return Platform(
-            label=label,
-            device=device,
-            host="+".join(hosts),
-            slots=len(hosts),
-            memory_bytes=min(int(node.about["memory_bytes"]) for node in nodes),
-        )
-
-    # --- jobs ---------------------------------------------------------------------------------
+        """Ask the cluster for its nodes, every few seconds."""
+        if time.monotonic() - self._asked_at >= NODES_EVERY_S:
+            self._nodes = [one for one in self._cluster.nodes() if one.id not in self._unfit]
+            self._asked_at = time.monotonic()
 
     def _place(self) -> None:
         """Begin waiting jobs on nodes that are free."""
@@ -273,14 +246,10 @@ class RayExecutor:
             if free is not None:
                 busy.add(free.address)
                 self._waiting.remove(waiting)
-                self._begin(RemoteJob(self._folder, job, code, free))
-
-    def _begin(self, one: RemoteJob) -> None:
-        node = one.node
-        if node.id not in self._hosts:
-            self._hosts[node.id] = self._cluster.host(node, self._command)
-        self._cluster.ask(self._hosts[node.id], "begin", one.job, one.code)
-        self._take(one)
+                if free.id not in self._hosts:
+                    self._hosts[free.id] = self._cluster.host(free, self._command, versions())
+                self._cluster.ask(self._hosts[free.id], "begin", job, code)
+                self._take(RemoteJob(self._folder, job, code, free))
 
     def _take(self, one: RemoteJob) -> None:
         promise = self._cluster.ask(self._hosts[one.node.id], "take", one.taken)
@@ -298,8 +267,9 @@ class RayExecutor:
             elif one.began is None and isinstance(done.error, WorkerError):
                 # it could not begin there: the job was not lost, and waits for another node
                 self._waiting.appendleft((one.job, one.code))
-                self._refuse(one.node, str(done.error))
-                self._asked_at = float("-inf")
+                self._unfit[one.node.id] = f"{one.node} {done.error}"
+                self._reporter.say(f"left out: {self._unfit[one.node.id]}")
+                self._let_go(one)
             else:
                 self._ended.append(one.done(done))
         for one in self._running.values():
@@ -317,6 +287,7 @@ class RayExecutor:
         for method, text in news.notes:
             getattr(self._reporter, method)(f"{one.node}: {text}")
         one.feed(news)
+        self._has_measured |= one.began is not None
         if news.done is None and one.is_late:
             self._let_go(one)
             return lost(one.job, "timeout", f"ended after {limit_s(one.job):.0f} s")
@@ -330,38 +301,152 @@ class RayExecutor:
         self._asked_at = float("-inf")
 
 
-def shipped(points: Iterable[Point], allow_code: bool) -> dict[str, str]:
+def _platform(label: str, nodes: Sequence[Node]) -> Platform:
+    device = "cuda:0" if all(node.gpus for node in nodes) else "cpu"
+    if label in ("cpu", "cuda:0"):
+        device = label
+    elif label != "local":  # elsewhere is elsewhere: its points are points of their own
+        device = f"{device}@{label}"
+    hosts = sorted({node.address for node in nodes})
+    return Platform(
+        label=label,
+        device=device,
+        host="+".join(hosts),
+        slots=len(hosts),
+        memory_bytes=min(node.memory_bytes for node in nodes) or None,
+    )
+
+
+def shipped(points: Iterable[Point]) -> dict[str, str]:
     """Return the files of the user's own models among points, with their source.
 
     A file goes alone: what it imports must be installed on the nodes, as must a model that is
     named by its package.
 
     Raises:
-        UsageError: code may not be sent, a file cannot be read, or it has no place on a node.
+        UsageError: a file cannot be read, or it has no place on a node.
     """
     found: dict[str, str] = {}
     for name in dict.fromkeys(point.workload.model for point in points):
-        if not models.is_user_model(name):
-            where = Path(name.partition(":")[2] or name)
-            if where.exists() and not where.is_absolute():  # a node has another current folder
-                raise UsageError(
-                    f"{where} is not sent to nodes; name it by a path from the root that they "
-                    "all have"
-                )
-            continue
-        if not allow_code:
-            raise UsageError(f"{name} is code of yours; read it, then give --allow-code")
         where = Path(name.rpartition(":")[0])
-        if not (where.suffix == ".py" or "/" in str(where)):
+        if not models.is_user_model(name) or not (where.suffix == ".py" or "/" in str(where)):
             continue
         if where.is_absolute() or ".." in where.parts:
             raise UsageError(
                 f"{where} cannot be sent to a node; go to its folder and name it from there"
             )
         try:
-            if where.stat().st_size > SOURCE_BYTES:
-                raise UsageError(f"{where} is larger than {SOURCE_BYTES >> 20} MB; send no data")
             found[str(where)] = where.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read {where} to send it to a node: {error}") from error
     return found
+
+
+# --- Ray ------------------------------------------------------------------------------------------
+
+
+class LostError(Exception):
+    """An actor on a node is gone; the message says why, as far as Ray knows."""
+
+
+class RayCluster:
+    """A cluster that runs; nothing of it is started or stopped here."""
+
+    def __init__(self, address: str | None = None) -> None:
+        """Connect to ``ray://HOST:PORT``; None is the cluster that this host belongs to.
+
+        Raises:
+            UsageError: Ray is not installed, there is no cluster, or it is of another version.
+        """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        with needs("--engine ray needs Ray", "ray"):
+            import ray
+        self._ray = ray
+        self._connected = not ray.is_initialized()  # a caller's own connection stays the caller's
+        if not self._connected:
+            return
+        where = f"at {address}" if address else "on this machine"
+        if not _listens(address or os.environ.get("RAY_ADDRESS") or _noted()):
+            raise UsageError(f"no Ray cluster answers {where}; {HOW}")
+        try:
+            ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # Ray raises whatever its parts raise
+            raise UsageError(
+                f"cannot use the Ray cluster {where}: {_first_line(error)}; if it asks for a "
+                "token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; see docs/cluster.md"
+            ) from error
+
+    def nodes(self) -> Sequence[Node]:
+        """Return the nodes that are alive."""
+        return [
+            Node(
+                id=node["NodeID"],
+                address=node["NodeManagerAddress"],
+                labels=tuple(node["Labels"][key] for key in LABELS if node["Labels"].get(key)),
+                cpus=node["Resources"].get("CPU", 0.0),
+                gpus=node["Resources"].get("GPU", 0.0),
+                memory_bytes=int(node["Resources"].get("memory", 0)),
+            )
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]
+
+    def host(self, node: Node, *arguments: Any) -> Any:
+        """Start a ``NodeHost`` that holds the whole node; it may wait until the node is free."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        kind = self._ray.remote(NodeHost)
+        return kind.options(
+            num_cpus=node.cpus,
+            num_gpus=node.gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        ).remote(*arguments)
+
+    def ask(self, host: Any, method: str, *arguments: Any) -> Any:
+        """Call a method of a host; return a promise of its answer."""
+        return getattr(host, method).remote(*arguments)
+
+    def ready(self, promises: Sequence[Any], wait_s: float) -> Sequence[Any]:
+        """Return a promise that has an answer, waiting for one; none after ``wait_s``."""
+        return list(self._ray.wait(promises, timeout=wait_s)[0]) if promises else []
+
+    def answer(self, promise: Any) -> Any:
+        """Return the answer of a promise that is ready; raises LostError."""
+        try:
+            return self._ray.get(promise, timeout=ANSWER_S)
+        except self._ray.exceptions.RayError as error:
+            raise LostError(_first_line(error)) from error
+
+    def drop(self, host: Any) -> None:
+        """End a host at once, with what it runs."""
+        self._ray.kill(host, no_restart=True)
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        if self._connected:
+            self._ray.shutdown()
+
+
+def _noted() -> str:
+    """Return the address that ``ray start`` noted on this host, empty if none."""
+    note = Path(os.environ.get("RAY_TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+    with suppress(OSError, UnicodeDecodeError):
+        return note.read_text().strip()
+    return ""
+
+
+def _listens(address: str) -> bool:
+    """Return whether a connection is accepted there: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    with suppress(OSError, ValueError, OverflowError):
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        return True
+    return False
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of what Ray says, which names the cause, without its numbers."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].partition(" lease_id=")[0][:300] if lines else type(error).__name__

@@ -16,7 +16,9 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path, PurePosixPath
+from platform import python_version
 from typing import Literal
 
 from frameworktax.errors import FrameworktaxError
@@ -24,10 +26,11 @@ from frameworktax.host.cache import hold, remove_of_dead
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.reporter import Reporter
 from frameworktax.sweep.executor import Done, Job, LocalExecutor, lost
+from frameworktax.version import __version__
 
 PREFIX = "frameworktax-node-"
 CHUNK_BYTES = 1 << 20
-"""Most that one answer brings."""
+"""What one answer brings at most, up to the end of its last line."""
 WAIT_S = 1.0
 """How long a question waits for news: fewer questions disturb the measurement less."""
 SET_BY_RAY = ("PYTHONBREAKPOINT", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
@@ -39,7 +42,7 @@ class News:
 
     Attributes:
         session: that it is measured in, empty before it began.
-        data: of the shard, from the offset that was asked for; cut anywhere.
+        data: whole lines of the shard, from the offset that was asked for.
         notes: methods of ``Reporter`` that the session called, each with its text.
         done: how it ended, once nothing more follows.
     """
@@ -48,6 +51,15 @@ class News:
     data: bytes
     notes: Sequence[tuple[Literal["phase", "say"], str]]
     done: Done | None
+
+
+def versions() -> dict[str, str | None]:
+    """Return what must be of one version on the driver and on every node that measures."""
+    try:
+        torch = metadata.version("torch").partition("+")[0]
+    except metadata.PackageNotFoundError:
+        torch = None
+    return {"frameworktax": __version__, "python": python_version(), "torch": torch}
 
 
 class _Notes(Reporter):
@@ -66,9 +78,15 @@ class _Notes(Reporter):
 class NodeHost:
     """Measures on this node; every method returns at once, or within ``WAIT_S``."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        """Make a folder of its own; ``command`` is recorded with each session."""
+    def __init__(self, command: Sequence[str], wanted: Mapping[str, str | None]) -> None:
+        """Make a folder of its own.
+
+        Args:
+            command: recorded with each session.
+            wanted: ``versions`` of the driver; with others no job begins.
+        """
         self._command = tuple(command)
+        self._wanted = wanted
         for dead in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             remove_of_dead(dead)
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # 0700
@@ -98,7 +116,8 @@ class NodeHost:
         if shard is not None:
             with shard.open("rb") as file:
                 file.seek(at)
-                data = file.read(CHUNK_BYTES)
+                data = file.read(CHUNK_BYTES) + file.readline()
+            data = data[: data.rfind(b"\n") + 1]
         notes, self._notes.new = self._notes.new, []
         return News(
             session=shard.stem if shard is not None else "",
@@ -114,6 +133,9 @@ class NodeHost:
 
     def _measure(self, job: Job, code: Mapping[str, str]) -> Done:
         try:
+            for name, own in versions().items():
+                if own != self._wanted[name]:
+                    return lost(job, "crashed", f"has {name} {own}, not {self._wanted[name]}")
             self._place(code)
             with host_lock(self._command, self._notes.say):
                 self._raise_priority()

@@ -105,7 +105,7 @@ def sweep(
     reporter = reporter or Reporter()
     command = tuple(command or sys.argv[1:])
     folder = Path(store)
-    executor = open_executor(engine, folder, reporter, command, allow_code=allow_code)
+    executor = open_executor(engine, folder, reporter, command)
     with contextlib.closing(executor):
         platforms = {platform.label: platform.device for platform in executor.platforms()}
         loaded = load(study, overrides, platforms=platforms, allow_code=allow_code)
@@ -118,7 +118,7 @@ def sweep(
 
 
 def open_executor(
-    name: str, folder: Path, reporter: Reporter, command: Sequence[str], *, allow_code: bool
+    name: str, folder: Path, reporter: Reporter, command: Sequence[str]
 ) -> Executor:
     """Return the executor of a name, one of ``EXECUTORS``, to be closed.
 
@@ -131,16 +131,14 @@ def open_executor(
         raise UsageError(
             f"no engine '{name}'{nearest(name, EXECUTORS)}; choose {', '.join(EXECUTORS)}"
         )
-    from frameworktax.sweep.ray import RayExecutor
-    from frameworktax.sweep.ray_cluster import RayCluster
+    from frameworktax.sweep.ray import RayCluster, RayExecutor
 
-    cluster = RayCluster(None if name == "ray" else name)
-    return RayExecutor(folder, cluster, reporter, command, allow_code=allow_code)
+    return RayExecutor(folder, RayCluster(None if name == "ray" else name), reporter, command)
 
 
 def platforms_of(name: str, reporter: Reporter) -> Sequence[Platform]:
     """Return where an executor could measure now; raises as ``open_executor`` does."""
-    executor = open_executor(name, Path(), reporter, (), allow_code=False)
+    executor = open_executor(name, Path(), reporter, ())
     with contextlib.closing(executor):
         return executor.platforms()
 
