@@ -105,7 +105,7 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["measure", "mlp", "--report", "x.pdf"], [".md", ".html"]),
         (["explain", "own.py", "--report", "x.pdf"], [".md", ".html"]),
         (["run", "--report", "x.pdf", "own.py"], [".md", ".html"]),
-        (["store", "prune", ".", "--older-than", "99999999999d"], ["30d"]),
+        (["store", "prune", "--cache", "--limit", "9XB"], ["2GB"]),
         (["mesaure", "mlp"], ["--help"]),
         (["measure", "mlp", "bert-base"], ["measure --help"]),
         (["compare", "a", "b", "--gate", "5"], ["write 5% or 0.05"]),

@@ -146,6 +146,16 @@ def test_wrong_types_are_no_record(tmp_path, change):
     assert [n.code for n in notes] == ["bad-line"]
 
 
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    path = fill(tmp_path)
+    monkeypatch.setattr(store.shards, "LINE_BYTES", 100_000)
+    path.write_text(path.read_text() + "9" * 99_999 + "\n")
+    with pytest.raises(StoreError, match="line 6 is longer"):
+        store.read(tmp_path)
+    path.write_text(path.read_text().replace("9" * 99_999, "9" * 99_998))
+    assert store.read(tmp_path)[0] == RECORDS
+
+
 def test_a_field_of_a_later_writer_is_left_out(tmp_path):
     path = fill(tmp_path)
     more = {**to_json(Calibration(session="s1", round=1, latency_ns=(6,))), "new": 1}

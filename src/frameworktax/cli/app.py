@@ -12,6 +12,10 @@ RETIRED = {
     "store push": "a store is a folder of files: copy it with rsync, aws s3 sync or hf upload",
     "store pull": "a store is a folder of files: copy it with rsync, aws s3 sync or hf download",
     "store merge": "two stores in one folder are a store: cp node-1/*.jsonl node-2/*.jsonl all/",
+    "store prune --keep-last": "a session is a file: remove the oldest SESSION.jsonl of the store",
+    "store prune --older-than": "a session is a file: remove the oldest SESSION.jsonl of the store",
+    "store prune --failed": "a session is a file: remove SESSION.jsonl of the failed one",
+    "store export --table": "--json FILE of a report has every sample of each point",
     "init --from-optimum-benchmark": "write its models and shapes into [grid]; see docs/studies.md",
 }
 """Commands and options that the previous version had, each with what replaced it."""

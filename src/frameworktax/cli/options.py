@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,14 +117,6 @@ def parse_pairs(texts: list[str], option: str) -> dict[str, str]:
                 raise UsageError(f"{option} pairs '{before}' twice; name each once")
             pairs[before] = after
     return pairs
-
-
-def parse_age(text: str, option: str) -> timedelta:
-    """Return ``30d``, ``12h`` or ``2w`` as a time span."""
-    found = re.fullmatch(r"\s*(\d{1,5})\s*([hdw])\s*", text)  # more is before any calendar
-    if not found:
-        raise UsageError(f"{option} '{text}' is no age; write 12h, 30d or 2w")
-    return timedelta(hours=int(found[1]) * {"h": 1, "d": 24, "w": 168}[found[2]])
 
 
 def parse_size(text: str, option: str) -> int:

@@ -1,4 +1,4 @@
-"""`frameworktax store`: list, check, prune and export measured results."""
+"""`frameworktax store`: list, check and export measured results."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import typer
 
 from frameworktax.cli.app import group
 from frameworktax.cli.deliver import check_writable, console
-from frameworktax.cli.options import AsJson, Conditions, DryRun, parse_age, parse_size
+from frameworktax.cli.options import AsJson, Conditions, DryRun, parse_size
 from frameworktax.errors import UsageError, check_suffix, flat, nearest
 
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
 
-commands = group("store", "List, check, export and prune stores.")
+commands = group("store", "List, check and export stores; prune the cache.")
 
 Folder = Annotated[Path, typer.Argument(help="A store's folder.", show_default=False)]
 SHOWN = 100
@@ -105,52 +105,28 @@ def check(
 
 @commands.command()
 def prune(
-    store: Annotated[
-        Path | None, typer.Argument(help="A store's folder.", show_default=False)
-    ] = None,
-    keep_last: Annotated[int | None, typer.Option(help="Sessions that stay.", min=0)] = None,
-    older_than: Annotated[str | None, typer.Option(help="Sessions older than: 12h, 30d, 2w.")] = (
-        None
-    ),
-    failed: Annotated[bool, typer.Option("--failed", help="Points that failed.")] = False,
     cache: Annotated[
         bool, typer.Option("--cache", help="Your prepared models, least recently used first.")
     ] = False,
     limit: Annotated[str, typer.Option(help="What the cache may hold: 2GB.")] = "2GB",
     dry_run: DryRun = False,
 ) -> None:
-    """Remove old sessions and failed points of a store, or prepared models from your cache.
+    """Remove prepared models from your cache.
 
     Example:
 
-      frameworktax store prune frameworktax-results --older-than 30d --dry-run
+      frameworktax store prune --cache --limit 500MB --dry-run
     """
-    from datetime import UTC, datetime
-
     from frameworktax.host.cache import cache_folder, prune_cache
-    from frameworktax.store import upkeep
 
-    age = parse_age(older_than, "--older-than") if older_than is not None else None
     size = parse_size(limit, "--limit")
-    rules = upkeep.Rules(keep_last=keep_last, older_than=age, failed=failed)
+    if not cache:
+        raise UsageError("give --cache; to remove a session, remove its file from the store")
     would = "would go" if dry_run else "gone"
-    if rules == upkeep.Rules() and not cache:
-        raise UsageError("say what is to go: --keep-last 5, --older-than 30d, --failed or --cache")
-    if rules != upkeep.Rules():
-        if store is None:
-            raise UsageError("name the store whose sessions are to go, or give --cache alone")
-        done = upkeep.prune(store, rules, datetime.now(UTC), dry_run=dry_run)
-        _say([f"session {session}: {would}" for session in done.sessions])
-        _say(done.kept)
-        print(
-            f"{would}: {len(done.sessions)} sessions, {done.points} failed points; "
-            f"{done.records} records, {done.bytes / 1e6:.1f} MB"
-        )
-    if cache:
-        entries = prune_cache(cache_folder(), size, dry_run=dry_run)
-        _say([f"{entry.path.name}, {entry.bytes / 1e6:.1f} MB: {would}" for entry in entries])
-        total = sum(entry.bytes for entry in entries)
-        print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")
+    entries = prune_cache(cache_folder(), size, dry_run=dry_run)
+    _say([f"{entry.path.name}, {entry.bytes / 1e6:.1f} MB: {would}" for entry in entries])
+    total = sum(entry.bytes for entry in entries)
+    print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")
 
 
 @commands.command()
@@ -166,29 +142,23 @@ def export(
         ),
     ] = None,
     where: Conditions = None,
-    table: Annotated[
-        str, typer.Option(help="measurements, as 'report -o' writes them, or blocks.")
-    ] = "measurements",
     to: Annotated[
         str | None, typer.Option(help="Log each point to mlflow or wandb instead of a file.")
     ] = None,
 ) -> None:
-    """Write what a store holds as a table, or log it to an experiment tracker.
+    """Write the points of a store as a table, or log them to an experiment tracker.
 
     Examples:
 
       frameworktax store export frameworktax-results -o points.csv
 
-      frameworktax store export frameworktax-results --table blocks -o blocks.parquet
+      frameworktax store export frameworktax-results --to mlflow
     """
     from frameworktax import api
     from frameworktax.integrations.trackers import TRACKERS
     from frameworktax.report import export as reports
     from frameworktax.store import Where
-    from frameworktax.store import export as tables
 
-    if table not in ("blocks", "measurements"):
-        raise UsageError(f"no table '{table}'; choose blocks or measurements")
     if (output is None) == (to is None):
         raise UsageError("name a file with -o, or a tracker with --to: one of the two")
     conditions = Where.parse(where) if where else None
@@ -200,15 +170,11 @@ def export(
         results = api.read_store(store, conditions)
         print(f"logged to {to}: {len(results)} points in {TRACKERS[to](results.run)}")
         return
-    check_suffix(output, tables.SUFFIXES)
+    check_suffix(output, (".parquet", ".csv"))
     check_writable(None, output)
-    if table == "blocks":
-        count, notes = tables.export(store, output, conditions)
-    else:
-        results = api.read_store(store, conditions)
-        reports.write(results.run, output)
-        count, notes = len(results), []
-    _say([*(note.text for note in notes), f"written: {output}, {count} {table}"])
+    results = api.read_store(store, conditions)
+    reports.write(results.run, output)
+    print(f"written: {output}, {len(results)} points")
 
 
 def _say(lines: Iterable[str]) -> None:

@@ -9,9 +9,8 @@ from frameworktax.errors import UsageError, check_suffix, write_text
 from frameworktax.records import Run
 from frameworktax.report import charts, html, json_document, stacks, vega
 from frameworktax.report.render_markdown import markdown
-from frameworktax.report.rows import CSV_FIELDS, csv_rows, csv_text
+from frameworktax.report.rows import csv_text, write_parquet
 from frameworktax.report.run_blocks import run_blocks
-from frameworktax.store import export as store_export
 
 STACKS = {stacks.SUFFIX: stacks.collapsed, stacks.SPEEDSCOPE: stacks.speedscope}
 SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", *vega.PICTURES, *STACKS)
@@ -53,6 +52,6 @@ def write(
     elif path.suffix == ".csv":
         write_text(path, csv_text(run))
     elif path.suffix == ".parquet":
-        store_export.measurements(csv_rows(run), CSV_FIELDS, path)
+        write_parquet(run, path)
     else:
         charts.figure(run, picture, path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
+from frameworktax.errors import needs
 from frameworktax.records import BILL, Estimate, Measurement, Run
-from frameworktax.store.export import inert
 
 ESTIMATES = (
     *("latency", "pipelined", "enqueue", "kernel", "span", "tax", "warm_overhead"),
@@ -64,3 +65,28 @@ def csv_text(run: Run) -> str:
     for row in csv_rows(run):
         writer.writerow({key: inert(value) for key, value in row.items()})
     return out.getvalue()
+
+
+def inert(value: object) -> object:
+    """Return the value; text that a spreadsheet would run gets an apostrophe before it."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
+
+
+def write_parquet(run: Run, path: Path) -> None:
+    """Write the rows as Parquet; a column without a value anywhere is one of numbers.
+
+    Raises:
+        UsageError: pyarrow is not installed.
+    """
+    with needs("Parquet needs pyarrow (.csv does not)", "parquet"):
+        import pyarrow
+        import pyarrow.parquet
+    rows = csv_rows(run)
+    table = pyarrow.table({name: [row[name] for row in rows] for name in CSV_FIELDS})
+    for at, field in enumerate(table.schema):
+        if pyarrow.types.is_null(field.type):
+            empty = table.column(at).cast(pyarrow.float64())
+            table = table.set_column(at, field.name, empty)
+    pyarrow.parquet.write_table(table, path)

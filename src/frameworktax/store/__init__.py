@@ -5,8 +5,8 @@ is one record (``records.RECORDS``), on disk when ``write`` returns, so a killed
 most the line it was writing. A reader skips a torn line and says so, and drops the second of two
 records with the same identity, so that copying one store's shards into another gives a valid one.
 
-``write`` and ``shards`` are the format, ``read`` gives records, ``columns`` a median a block;
-``upkeep`` checks and prunes stores, ``export`` writes tables.
+``write`` and ``shards`` are the format, ``read`` gives records, ``columns`` a median a block,
+``upkeep`` says whether a store is whole.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ BEGINS = re.compile(rb'\{"(?:record|schema)": ?"')
 """Where a line may begin inside another one. Quotes inside a string are escaped: none match."""
 FIRST = json.dumps(HEADER, separators=(",", ":")).encode()
 BUFFER_BYTES = 1_000_000
+LINE_BYTES = 64 << 20
+"""A longer line is no record that anything writes."""
 SHOWN = 5
 """Bad lines of one shard that get a note each; the rest are counted."""
 
@@ -200,11 +202,17 @@ def records(
     """
     try:
         with shard.open("rb", buffering=BUFFER_BYTES) as file:
-            first = file.readline()
+            read_line = partial(file.readline, LINE_BYTES)
+            first = read_line()
             _check_first(shard, first)
             if not first:
                 faults.append(Fault(shard.name, 1, "torn"))
-            for number, line in enumerate(chain([first], file), start=1):
+            for number, line in enumerate(chain([first], iter(read_line, b"")), start=1):
+                if len(line) == LINE_BYTES:
+                    raise StoreError(
+                        f"{shard}: line {number} is longer than {LINE_BYTES >> 20} MB; remove the "
+                        "file, no session writes such a line"
+                    )
                 begins = KIND(line)
                 if begins is not None and (kind := begins[1].decode()) in DECODERS:
                     if wanted is not None and not wanted(line, kind):

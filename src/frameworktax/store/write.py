@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -27,7 +26,7 @@ class Writer:
     """Appends records to a shard of its own.
 
     The file is not buffered and each record is one ``write``, so a killed process leaves at most
-    one torn line. While the writer lives the shard is locked, which keeps ``prune`` off.
+    one torn line.
     """
 
     def __init__(self, folder: Path, session: str) -> None:
@@ -50,10 +49,6 @@ class Writer:
             raise StoreError(
                 f"cannot write a store in {folder}: {error.strerror}; name another --store"
             ) from error
-        with suppress(
-            OSError
-        ):  # some network file systems have no locks; writing works all the same
-            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self._torn = False
         try:
             self._line(HEADER)
@@ -106,18 +101,6 @@ class Writer:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def in_use(shard: Path) -> bool:
-    """Return whether a living writer holds the shard; False where locks are not to be had."""
-    try:
-        with shard.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def new_session_id(folder: Path | None = None, now: datetime | None = None) -> str:
