@@ -58,11 +58,11 @@ class Compared:
         """Return the document of ``--json`` as plain data."""
         return json_document.dump(self.comparison)
 
-    def text(self, form: str) -> str:
-        """Return it in one of the formats of ``report.compare_blocks``, ``markdown`` for one."""
-        from frameworktax.report.compare_blocks import text
+    def comment(self) -> str:
+        """Return it as Markdown for a pull request."""
+        from frameworktax.report.compare_blocks import comment
 
-        return text(self.comparison, form)
+        return comment(self.comparison)
 
     def __repr__(self) -> str:
         return f"<frameworktax comparison: {self.comparison.headline}>"

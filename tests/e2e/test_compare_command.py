@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import comparison_records as made
 import pytest
@@ -48,16 +47,12 @@ def test_json_on_standard_output_is_alone_there(stores):
     assert {p["runtime"]: p["verdict"] for p in document["points"]}["eager"] == "slower"
 
 
-def test_files_are_written_by_suffix_and_quiet_is_quiet(stores):
-    files = ["-o", "c.md", "-o", "c.xml", "-o", "c.json", "--json", "d.json"]
+def test_files_are_written_and_quiet_is_quiet(stores):
+    files = ["-o", "c.md", "--json", "d.json"]
     ran = stores("compare", "before", "slow", "--gate", "5%", "--quiet", *files)
     assert (ran.code, ran.out) == (1, "")
     assert (stores.folder / "c.md").read_text().startswith("### latency of 3 points")
-    assert ElementTree.parse(stores.folder / "c.xml").getroot().get("failures") == "1"
-    assert {row["unit"] for row in json.loads((stores.folder / "c.json").read_text())} == {"ms"}
     assert json.loads((stores.folder / "d.json").read_text())["version"] == 1
-    ran = stores("compare", "before", "slow", "--format", "markdown")
-    assert ran.out.startswith("### latency")
 
 
 def test_a_baseline_is_saved_and_compared(stores):
@@ -81,7 +76,7 @@ def test_schema_of_the_comparison(here):
         (["before", "uncommon"], ["no point in common"]),
         (["before", "after", "--gate", "0"], ["--gate", "3%"]),
         (["before", "after", "--gate", "lots"], ["--gate"]),
-        (["before", "after", "--format", "yaml"], ["yaml", "junit"]),
+        (["before", "after", "--format", "yaml"], ["-o FILE.md"]),
         (["before", "after", "-o", "x.docx"], ["x.docx", ".md"]),
         (["before", "after", "-o", "text.json/x.md"], ["cannot write"]),
         (["before", "after", "--json", "before"], ["folder"]),

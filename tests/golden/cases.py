@@ -60,9 +60,6 @@ CASES: dict[str, list[str]] = {
     "compare-runtimes.md": [
         "compare", ARCHITECTURES, "--runtime", "eager=onnxruntime", "-o", "{out}.md",
     ],
-    "compare-runtimes.xml": [
-        "compare", ARCHITECTURES, "--runtime", "eager=onnxruntime", "-o", "{out}.xml",
-    ],
     "compare-stores.json": ["compare", OPERATORS, ABLATION, "--across", "--json", "-"],
     "compare-stores.txt": ["compare", OPERATORS, ABLATION, "--across", "--gate", "5%"],
     "reproduce.json": ["reproduce", "all", "--redraw", "--store", PAPER, "--json", "-"],

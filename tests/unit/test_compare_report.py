@@ -5,8 +5,6 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
-from xml.etree import ElementTree
 
 import comparison_records as made
 import jsonschema
@@ -18,7 +16,6 @@ from frameworktax.analysis.compare.comparison import Comparison, compare
 from frameworktax.analysis.document import build
 from frameworktax.analysis.where import Moved
 from frameworktax.comparing import Compared
-from frameworktax.errors import UsageError
 from frameworktax.records import Estimate
 from frameworktax.report import compare_blocks as shown
 from frameworktax.report import html, json_document
@@ -87,24 +84,6 @@ def test_markdown_is_a_table_with_reasons_folded(found):
     assert text.count("<details>") == text.count("</details>") == 1
 
 
-def test_junit_has_a_failure_and_a_skip(found):
-    suite = ElementTree.fromstring(shown.junit(found))
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
-    cases = {case.get("name").split(", ")[1]: case for case in suite}
-    assert "+10.1 %" in cases["eager"].find("failure").get("message")
-    assert "crashed before" in cases["torchscript-frozen"].find("skipped").get("message")
-    assert list(cases["inference-mode"]) == []
-    assert float(cases["eager"].get("time")) == pytest.approx(4.4e-3 * 1.1 * 1.02, rel=1e-3)
-
-
-def test_benchmark_action_gets_numbers_that_are_better_smaller(found):
-    rows = json.loads(shown.benchmark(found))
-    assert len(rows) == 3
-    assert all(set(row) == {"name", "unit", "value", "range", "extra"} for row in rows)
-    eager = next(row for row in rows if "eager" in row["name"])
-    assert (eager["unit"], eager["value"]) == ("ms", pytest.approx(4.4 * 1.1 * 1.02, rel=1e-3))
-
-
 def test_document_has_the_schema_it_says(found, hostile):
     for comparison in (found, hostile):
         document = json.loads(json_document.text(comparison).encode("utf-8", "replace"))
@@ -136,12 +115,6 @@ def test_html_holds_no_element_from_a_name(hostile):
     assert tags.found <= {*table, "div", "style", "p", "span", "ul", "li", "b"}
 
 
-def test_junit_with_hostile_names_is_still_xml(hostile):
-    suite = ElementTree.fromstring(shown.junit(hostile).encode())
-    assert len(suite) == 3
-    assert "<script>" in suite[0].get("name")  # text again, once it is read
-
-
 def test_markdown_with_hostile_names_keeps_its_table(hostile):
     text = shown.comment(hostile)
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -154,13 +127,8 @@ def test_terminal_is_not_driven_by_a_name(hostile):
     assert "\x1b" not in printed(hostile)
 
 
-def test_formats_by_name_and_suffix(found):
+def test_a_result_of_python_is_shown(found):
     compared = Compared(found)
-    assert compared.text("junit") == shown.junit(found)
+    assert compared.comment() == shown.comment(found)
     assert compared.exit_code == 1 and "beyond the gate" in repr(compared)
     assert "<table>" in compared._repr_html_()
-    with pytest.raises(UsageError, match="did you mean 'junit'"):
-        compared.text("junti")
-    assert shown.form_of(Path("a.md")) == "markdown"
-    with pytest.raises(UsageError, match="--format"):
-        shown.form_of(Path("a.txt"))

@@ -11,7 +11,7 @@ import typer
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output
 from frameworktax.cli.options import JsonFile, Quiet, Verbose, parse_pairs
-from frameworktax.errors import UsageError, write_text
+from frameworktax.errors import UsageError, check_suffix, write_text
 from frameworktax.sweep.values import share
 
 
@@ -39,12 +39,7 @@ def compare_command(
     ] = None,
     json_file: JsonFile = None,
     output: Annotated[
-        list[Path] | None,
-        typer.Option("-o", "--output", help="File: .md .xml (JUnit) .json (benchmark action)."),
-    ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option("--format", help="markdown, junit, github-action-benchmark or json."),
+        Path | None, typer.Option("-o", "--output", help="File for a comment: .md.")
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -62,20 +57,17 @@ def compare_command(
       frameworktax compare results --runtime eager=onnxruntime
     """
     from frameworktax import comparing
-    from frameworktax.report import compare_blocks
+    from frameworktax.report.compare_blocks import compare_blocks
     from frameworktax.runtimes.deployment import MANIFEST
 
-    files = output or []
-    out = Output(json_file, None, *files, save_baseline, quiet=quiet, verbose=verbose)
-    if form is not None and form not in compare_blocks.FORMATS:
-        raise UsageError(f"no --format '{form}'; choose {', '.join(compare_blocks.FORMATS)}")
+    check_suffix(output, (".md",))
+    out = Output(json_file, None, output, save_baseline, quiet=quiet, verbose=verbose)
     if save_baseline is not None:
         if b is not None or gate is not None:
             raise UsageError("--save-baseline saves A and compares nothing; leave B and --gate out")
         saved = comparing.save_baseline(a, save_baseline)
         out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
         return 0
-    forms = [form or compare_blocks.form_of(path) for path in files]
     limit = None if gate is None else share(gate, "--gate")
     if b is None and (Path(a) / MANIFEST).is_file():
         with out.view(comparing.AGAIN_S) as view:
@@ -94,10 +86,7 @@ def compare_command(
             models=parse_pairs(model or [], "--model"),
         )
     out.document(found.to_json())
-    for path, name in zip(files, forms, strict=True):
-        write_text(path, found.text(name))
-    if form is None or files:
-        out.blocks(compare_blocks.compare_blocks(found.comparison))
-    elif json_file != "-":  # asked for by name: not silenced by --quiet
-        print(found.text(form), end="")
+    if output is not None:
+        write_text(output, found.comment())
+    out.blocks(compare_blocks(found.comparison))
     return found.exit_code

@@ -1,17 +1,12 @@
-"""A comparison as blocks, and for other programs: a pull request, a dashboard, a test report."""
+"""A comparison as blocks, and as a comment of a pull request."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
-from xml.etree import ElementTree
 
 from frameworktax.analysis.compare.comparison import Change, Comparison, share, signed
-from frameworktax.errors import UsageError, flat, nearest
+from frameworktax.errors import flat
 from frameworktax.records import point_name
-from frameworktax.report import json_document
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -25,7 +20,7 @@ from frameworktax.report.blocks import (
     right,
 )
 from frameworktax.report.render_markdown import markdown
-from frameworktax.report.words import NONE, milliseconds, plus_minus, time_text
+from frameworktax.report.words import NONE, milliseconds, time_text
 
 MARKS = {"slower": "▲", "faster": "▼", "same": "=", "cannot tell": "?"}
 FEW = 3
@@ -153,9 +148,6 @@ def _footers(comparison: Comparison) -> list[Note]:
     return notes
 
 
-# --- for other programs ---------------------------------------------------------------------------
-
-
 def comment(comparison: Comparison) -> str:
     """Return Markdown for a pull request: headline, table, what to know folded away."""
     _, *tables, notes = compare_blocks(comparison)
@@ -163,87 +155,3 @@ def comment(comparison: Comparison) -> str:
     answer, more = markdown([title, *tables]), markdown([notes])
     folded = f"\n<details><summary>Reasons and notes</summary>\n\n{more}\n</details>\n"
     return answer + folded if more.strip() else answer
-
-
-def junit(comparison: Comparison) -> str:
-    """Return JUnit XML: a regression is a failure, an open verdict is skipped with its reason.
-
-    Names may hold anything; what XML cannot hold is left out.
-    """
-    states = [_state(change, comparison) for change in comparison.points]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=f"frameworktax compare {comparison.metric}",
-        tests=str(len(states)),
-        failures=str(states.count("failure")),
-        skipped=str(states.count("skipped")),
-        errors="0",
-    )
-    for change, state in zip(comparison.points, states, strict=True):
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=f"frameworktax.{flat(change.workload.model)}",
-            name=change_name(change),
-            time=f"{change.after.value / 1e9:.9f}" if change.after is not None else "0",
-        )
-        if state:
-            ElementTree.SubElement(case, state, message=flat(change.reason))
-    ElementTree.indent(suite)
-    text = ElementTree.tostring(suite, encoding="unicode")
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
-
-
-def _state(change: Change, comparison: Comparison) -> str:
-    if change.gate == "regressed":
-        return "failure"
-    is_open = change.gate == "undecided" if comparison.gate else change.verdict == "cannot tell"
-    return "skipped" if is_open else ""
-
-
-def benchmark(comparison: Comparison) -> str:
-    """Return the side after for github-action-benchmark, tool ``customSmallerIsBetter``."""
-    rows = [
-        {
-            "name": f"{change_name(change)}, {comparison.metric}",
-            "unit": "ms",
-            "value": change.after.value / 1e6,
-            "range": plus_minus(change.after),
-            "extra": f"{verdict(change)}: {flat(change.reason)}",
-        }
-        for change in comparison.points
-        if change.after is not None
-    ]
-    return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-FORMATS: dict[str, Callable[[Comparison], str]] = {
-    "markdown": comment,
-    "junit": junit,
-    "github-action-benchmark": benchmark,
-    "json": json_document.text,
-}
-SUFFIXES = {".md": "markdown", ".xml": "junit", ".json": "github-action-benchmark"}
-
-
-def text(comparison: Comparison, form: str) -> str:
-    """Return the comparison in a format.
-
-    Raises:
-        UsageError: no such format.
-    """
-    if form not in FORMATS:
-        raise UsageError(f"no format '{form}'{nearest(form, FORMATS)}; choose {', '.join(FORMATS)}")
-    return FORMATS[form](comparison)
-
-
-def form_of(path: Path) -> str:
-    """Return the format that a file's suffix names.
-
-    Raises:
-        UsageError: it names none.
-    """
-    if path.suffix not in SUFFIXES:
-        known = ", ".join(f"{suffix} {form}" for suffix, form in SUFFIXES.items())
-        raise UsageError(f"unknown format of '{path.name}'; give --format, or {known}")
-    return SUFFIXES[path.suffix]
