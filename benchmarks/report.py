@@ -2,9 +2,9 @@
 
     python benchmarks/report.py [--quick] [--out FILE] [--only PART]
 
-Made-up runs of 10,000 and of 100,000 measurements, with the fields that real ones have, are written
-as reports and opened in Chromium, each time with an empty profile; the times are from the start of
-navigation until what the screen shows is drawn, and until everything is. Results go to
+A made-up run of 10,000 measurements, as many as a page may have, with the fields that real ones have,
+is written as a report and opened in Chromium, each time with an empty profile; the times are from the
+start of navigation until what the screen shows is drawn, and until everything is. Results go to
 ``benchmarks/results/report.json``.
 """
 
@@ -140,7 +140,6 @@ def written(run: Run, path: Path) -> Row:
         "measurements": len(run.measurements),
         "bytes": path.stat().st_size,
         "write_s": round(time.monotonic() - begin, 2),
-        "thinned": 'id="thinned"' in path.read_text(encoding="utf-8"),
     }
 
 
@@ -176,39 +175,30 @@ def opened(path: Path, times: int) -> list[tuple[float, float]]:
 
 def main() -> int:
     asked = options(__doc__.splitlines()[0]).parse_args()
-    bench = Bench("report", asked, [30, 60])
+    bench = Bench("report", asked, [30])
     repeats = 1 if bench.quick else OPENED
 
-    def part(models: int, folder: Path) -> Row:
-        run = made(models)
-        path = folder / f"{models}.html"
-        found = written(run, path)
-        seconds = opened(path, repeats)
-        seen, whole = zip(*seconds, strict=True)
+    def part() -> Row:
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name, "report.html")
+            found = written(made(MODELS_OF_10_000), path)
+            seen, whole = zip(*opened(path, repeats), strict=True)
         return {
             **found,
             "open_s": [round(s, 3) for s in seen],
             "drawn_s": [round(s, 3) for s in whole],
         }
 
-    with tempfile.TemporaryDirectory() as name:
-        for label, models in (("ten", MODELS_OF_10_000), ("hundred", 10 * MODELS_OF_10_000)):
-            count = f"{250 * models:,} measurements"
-            found = bench.part(label, count, lambda n=models: part(n, Path(name)))
-            if found is None:
-                continue
-            size, wait = found["bytes"], median(found["open_s"])
-            target = f"under {SIZE_TARGET / 1e6:.0f} MB"
-            ok = size < SIZE_TARGET
-            bench.check(f"size, {count}", size, f"{size / 1e6:.2f} MB", target, ok)
-            ok = wait < OPEN_TARGET_S
-            target = f"under {OPEN_TARGET_S:g} s"
-            bench.check(f"open, {count}", wait, f"{wait:.2f} s", target, ok)
-            bench.row(f"all drawn, {count}", f"{median(found['drawn_s']):.2f} s")
-            bench.row(f"written, {count}", f"{found['write_s']} s")
-            if models > MODELS_OF_10_000:
-                thinned = "thinned, with a note" if found["thinned"] else "not thinned"
-                bench.check(f"points, {count}", None, thinned, "thinned", found["thinned"])
+    count = f"{250 * MODELS_OF_10_000:,} measurements"
+    found = bench.part("ten", count, part)
+    if found is not None:
+        size, wait = found["bytes"], median(found["open_s"])
+        target = f"under {SIZE_TARGET / 1e6:.0f} MB"
+        bench.check(f"size, {count}", size, f"{size / 1e6:.2f} MB", target, size < SIZE_TARGET)
+        target = f"under {OPEN_TARGET_S:g} s"
+        bench.check(f"open, {count}", wait, f"{wait:.2f} s", target, wait < OPEN_TARGET_S)
+        bench.row(f"all drawn, {count}", f"{median(found['drawn_s']):.2f} s")
+        bench.row(f"written, {count}", f"{found['write_s']} s")
     return bench.finish()
 
 

@@ -1,7 +1,6 @@
-"""What the page holds beyond one model's tables: any axis, overviews, thinning, symbols."""
+"""What the page holds beyond one model's tables: any axis, downloads, symbols, what-ifs."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import sample_records as data
@@ -10,9 +9,8 @@ from test_where import stack
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.formulas import WhatIf, predict
 from frameworktax.errors import UsageError
-from frameworktax.records import Attribution, Measurement, Run, Workload
-from frameworktax.report import charts, html, page_data, run_blocks, trace_blocks
-from frameworktax.report.blocks import table as made_table
+from frameworktax.records import Attribution
+from frameworktax.report import charts, html, page_data, trace_blocks
 from frameworktax.report.families import families
 
 
@@ -72,71 +70,18 @@ def test_columns_give_back_what_was_measured(run):
 # --- what is left out, and said --------------------------------------------------------------
 
 
-def made(models, batches):
-    return tuple(
-        Measurement(
-            workload=Workload(model=f"m{model}", batch=batch),
-            runtime="eager",
-            paradigm="eager",
-            platform="cpu",
-            threads=1,
-            status="failed",
-            reason="made up",
-        )
-        for model in range(models)
-        for batch in range(1, batches + 1)
-    )
-
-
-def test_thinning_keeps_whole_families_evenly():
-    shown = families(Run(measurements=made(100, 10)))
-    kept = page_data.thinned(shown, 250)
-    assert sum(len(f.measurements) for f in kept) <= 250
-    assert len(kept) >= 20
-    assert all(len(f.measurements) == 10 for f in kept)
-    assert kept[0].model == "m0"
-    numbers = [int(f.model[1:]) for f in kept]
-    assert max(b - a for a, b in pairwise(numbers)) <= 6
-    assert numbers[-1] >= 90
-    assert page_data.thinned(shown, 1000) == shown
-    assert page_data.thinned(shown, 1) == shown[:1]
-
-
-def test_a_thinned_page_says_so(run):
-    contents = page_data.contents(more(run, changed(run, length=256), changed(run, length=512)))
-    assert contents.thinned == ""
-    every = sum(len(f.measurements) for f in contents.every)
-    kept = page_data.thinned(contents.every, every - 1)
-    there = sum(len(f.measurements) for f in kept)
-    said = replace(contents, kept=kept, in_full=kept[:1]).thinned
-    assert there < every
-    assert f"{there} of {every} points: 2 of 3 groups" in said
-    assert "The first 1 of 2 groups" in said
-
-
 def test_a_large_document_stays_in_the_store(monkeypatch, run):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
-    assert page_data.contents(run).document == "whole"
-    whole = len(page_data.contents(run).data["run"]["measurements"][1]["samples_ns"])
-    assert whole > 0
-    monkeypatch.setattr(page_data, "DOCUMENT_BYTES", 140_000)
-    lean = page_data.contents(run)
-    assert lean.document == "without samples"
-    assert not any(m["samples_ns"] for m in lean.data["run"]["measurements"])
     assert 'id="get-json"' in html.page(run)
     monkeypatch.setattr(page_data, "DOCUMENT_POINTS", 3)
-    least = page_data.contents(run)
-    assert least.document == "left out"
-    assert "run" not in least.data
     assert 'id="get-json"' not in html.page(run)
 
 
-def test_a_table_of_thousands_is_cut_and_says_so():
-    table = made_table("t", ("a",), [(str(i),) for i in range(2000)], hint="why")
-    cut = html.first_rows(table, 60)
-    assert len(cut.rows) == 60
-    assert "60 of 2,000" in cut.hint and cut.hint.endswith("why")
-    assert html.first_rows(cut, 60) is cut
+def test_more_points_than_a_page_can_show_are_refused(monkeypatch, run):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    monkeypatch.setattr(html, "MOST", len(run.measurements) - 1)
+    with pytest.raises(UsageError, match="--where"):
+        html.page(run)
 
 
 # --- pictures for paper ----------------------------------------------------------------------
@@ -155,56 +100,6 @@ def test_any_axis_and_all_points_can_be_drawn_on_paper(run, tmp_path):
     for name in ("length", "operations", "threads"):
         with pytest.raises(UsageError, match="no numbers"):
             charts.figure(replace(run, measurements=run.measurements[:1]), name, tmp_path / "f.svg")
-
-
-# --- overviews -------------------------------------------------------------------------------
-
-
-def texts(table):
-    return [tuple(cell.text for cell in row) for row in table.rows]
-
-
-def test_only_what_is_proven_equal_is_ranked(run):
-    (family,) = families(run)
-    rows = texts(run_blocks.ranked(family))
-    ranked = ["onnxruntime", "inductor", "torchscript-frozen", "inference-mode", "eager"]
-    assert [row[:2] for row in rows] == [
-        *((name, str(place)) for place, name in enumerate(ranked, start=1)),
-        ("openvino", "not ranked"),
-    ]
-    assert rows[0][3].startswith("2.20 ×")
-    assert rows[-1][4].startswith("≠")
-
-
-def test_what_ran_where(run):
-    both = more(run, changed(run, ("eager",), model="other"))
-    table = run_blocks.matrix(families(both))
-    heads = [column.title for column in table.columns]
-    rows = {row[0]: dict(zip(heads[1:], row[1:], strict=True)) for row in texts(table)}
-    assert rows["bert-mini"]["onnxruntime"] == "="
-    assert rows["bert-mini"]["openvino"] == "≠"
-    assert rows["bert-mini"]["aot-inductor"] == "crashed"
-    assert rows["other"] == {
-        name: "reference" if name == "eager" else "–" for name in rows["other"]
-    }
-    assert not run_blocks.matrix(families(run)).rows
-
-
-def test_hardware_stands_side_by_side(run):
-    cuda = tuple(
-        replace(m, platform="cuda:0", latency_ns=replace(m.latency_ns, value=1e6))
-        for m in run.measurements
-        if m.runtime == "eager"
-    )
-    table = run_blocks.hardware(families(more(run, cuda)))
-    heads = [column.title for column in table.columns]
-    assert heads == ["model", "runtime", "cpu, 1 thread", "cuda:0"]
-    rows = texts(table)
-    assert rows[0][:2] == ("bert-mini, length 128, float32, batch 1", "eager")
-    assert rows[0][2].startswith("4.40 ")
-    assert rows[0][3].startswith("1.00 ")
-    assert len(rows) == len(data.BATCHES)
-    assert not run_blocks.hardware(families(run)).rows
 
 
 # --- symbols ---------------------------------------------------------------------------------
@@ -283,12 +178,7 @@ def test_no_names_no_flames(run):
     assert html.flames(family)[1] == []
 
 
-# --- headline and what-if ----------------------------------------------------------------------
-
-
-def test_a_headline_keeps_the_names_of_runtimes(run):
-    said = html.headline(replace(run, headline="m here: onnxruntime is 2 × faster; eager waits"))
-    assert said == ("m here", "onnxruntime is 2\u00a0× faster", "Eager waits")
+# --- what if ----------------------------------------------------------------------------------
 
 
 def test_the_sliders_have_the_answers_of_explain(run):

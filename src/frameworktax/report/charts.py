@@ -13,7 +13,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,6 @@ FIELDS = (
 """What a picture needs of a point."""
 HEIGHT = 340
 """Pixels of ``latency.json``."""
-LETTER_WIDTH = 0.0095
-"""Share of the drawing's width that a letter of a band's name takes."""
 LABEL_GAP = 15
 """Pixels between two names at the ends of lines."""
 BAR, THIN_BAR, GROUP_GAP = 38, 15, 16
@@ -182,34 +179,12 @@ def _line(
         "x_ticks": xs,
         "y_domain": [low, high],
         "y_ticks": ticks(low, high),
-        "bands": _bands([m for m in shown if m.runtime == order[0]], axis, left, right),
         "ends": [{"runtime": n, "x": ends[n][0], "latency": placed[n]} for n in order],
         "free": free,
         "regimes": regimes,
         "shapes": [SHAPES[name] for name in regimes],
     }
     return Picture(template="latency", values=values, rows=tuple(rows), axis=axis, title=title)
-
-
-def _bands(
-    points: Sequence[Measurement], axis: str, left: float, right: float
-) -> list[dict[str, Any]]:
-    """Shade the regimes of a runtime, from halfway to halfway between its values."""
-    xs = [_along(m, axis) for m in points]
-    edges = [left, *(math.sqrt(a * b) for a, b in pairwise(xs)), min(right, xs[-1] * 1.3)]
-    bands: list[dict[str, Any]] = []
-    for m, (start, end) in zip(points, pairwise(edges), strict=True):
-        if bands and bands[-1]["regime"] == m.regime:
-            bands[-1]["end"] = end
-        elif m.regime:
-            said = m.regime if bands else f"{m.runtime}: {m.regime}"
-            bands.append({"regime": m.regime, "start": start, "end": end, "said": said})
-    whole = math.log(right / left)
-    for band in bands:
-        # A name that does not fit into its band is left to the shape of the points.
-        if len(band["said"]) * LETTER_WIDTH > math.log(band["end"] / band["start"]) / whole:
-            band["said"] = ""
-    return bands
 
 
 def spaced(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -302,17 +277,12 @@ def _lines(points: Sequence[Measurement]) -> dict[str, Any]:
 # --- all points, and two results ---------------------------------------------------------------
 
 
-def operations_chart(points: Sequence[Measurement], step: int = 1) -> Picture | None:
-    """Return FLOPs against latency; None with fewer than two numbers of FLOPs.
-
-    Args:
-        points: all of them.
-        step: one of how many is drawn.
-    """
+def operations_chart(points: Sequence[Measurement]) -> Picture | None:
+    """Return FLOPs against latency; None with fewer than two numbers of FLOPs."""
     found = [i for i, m in enumerate(points) if m.flops and m.latency_ns is not None]
     if len({points[i].flops for i in found}) < 2:
         return None
-    return Picture(template="operations", values={}, rows=tuple(found[::step]))
+    return Picture(template="operations", values={}, rows=tuple(found))
 
 
 def changes_chart(comparison: Comparison) -> Picture | None:

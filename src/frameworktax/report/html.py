@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,19 +25,11 @@ from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times_range
 from frameworktax.errors import UsageError, flat, write_text
 from frameworktax.host.cache import cache_folder, is_own, private_file
-from frameworktax.records import Run
-from frameworktax.report import (
-    charts,
-    compare_blocks,
-    page_data,
-    run_blocks,
-    stacks,
-    trace_blocks,
-    vega,
-)
-from frameworktax.report.blocks import Block, Chart, Heading, Table, Text
+from frameworktax.records import Measurement, Run
+from frameworktax.report import charts, compare_blocks, run_blocks, stacks, trace_blocks, vega
+from frameworktax.report.blocks import Block, Chart, Heading, Text
 from frameworktax.report.families import Family, families, latency_of
-from frameworktax.report.page_data import Contents
+from frameworktax.report.page_data import STOPS, scripts_data
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.stacks import Box
 from frameworktax.report.vega import LINE_COLOURS
@@ -47,8 +39,10 @@ from frameworktax.version import __version__
 
 SCRIPTS = ("page.js", "charts.js", "tables.js", "flame.js", "whatif.js")
 """Joined in this order into one script of the page."""
-ROWS = 60
-"""Rows of a table over all points; the page opens slowly with thousands."""
+MOST = 10_000
+"""Points of a page; a browser sorts and draws so many without a pause."""
+SECTIONS = 12
+"""Families with a section of their own; more pictures are drawn for too long."""
 
 
 def write_report(
@@ -82,16 +76,25 @@ def page(run: Run, beside: Comparison | None = None, before: Run | None = None) 
     """Return the page as text; the arguments are those of ``write_report``.
 
     Raises:
-        UsageError: the package that carries the plotting scripts is not installed.
+        UsageError: the package that carries the plotting scripts is not installed, or there are
+            more points than a page can show.
     """
     vega.engine()  # before what may be left from an earlier page
+    if len(run.measurements) > MOST:
+        raise UsageError(
+            f"{len(run.measurements):,} points are too many for a page, which has {MOST:,} at "
+            "most; choose some with --where, or write .csv, .parquet or .json"
+        )
     bundle = _bundle()
     script = "".join(map(_text, SCRIPTS))
-    contents = page_data.contents(run)
-    shown = contents.in_full
-    pictures = _pictures(contents, beside)
-    drawn = {k: v if isinstance(v, int) else asdict(v) for k, v in pictures.items()}
-    data = json_block({**contents.data, "charts": page_data.rounded(drawn)})
+    every = families(run)
+    shown = every[:SECTIONS]
+    points = [m for family in every for m in family.measurements]
+    lines = charts.lines(every)
+    pictures = _pictures(shown, points, beside)
+    data = scripts_data(run, points, lines, pictures)
+    subject, colon, said = run.headline.partition(": ")
+    verdict, _, rest = (said if colon else run.headline).partition("; ")
     return _rendered(
         "page.html",
         policy=(
@@ -99,25 +102,25 @@ def page(run: Run, beside: Comparison | None = None, before: Run | None = None) 
             "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
         ),
         run=run,
-        contents=contents,
-        headline=headline(run),
+        headline=(subject if colon else "", verdict, rest),
         tiles=_tiles(shown[0]) if shown and shown[0].measured else [],
         beside=_beside(beside, "changes" in pictures) if beside else [],
         advice=run_blocks.advice_blocks(run.advice),
         families=[_section(family, i, before) for i, family in enumerate(shown)],
-        explorable=len(contents.lines) > sum(bool(family.measured) for family in shown),
+        others=len(every) - len(shown),
+        explorable=len(lines) > sum(bool(family.measured) for family in shown),
         operations="operations" in pictures,
-        overview=_overview(contents.kept),
         trace=trace_blocks.trace_blocks(run.trace),
         predictions=trace_blocks.prediction_blocks(run.predictions),
-        whatif=contents.data["whatif"],
-        stops={name: [f"{x:g}" for x in at] for name, at in page_data.STOPS.items()},
+        whatif=data["whatif"],
+        stops={name: [f"{x:g}" for x in at] for name, at in STOPS.items()},
         session=run_blocks.session_blocks(run),
         facts=run_blocks.facts(run.environment) if run.environment else [],
-        citation=_citation(run),
+        version=__version__,
+        has_document="run" in data,
         least=stacks.LEAST,
         css=_safe(_text("page.css")),
-        data=_safe(data),
+        data=_safe(json_block(data)),
         bundle=_safe(bundle),
         script=_safe(script),
     )
@@ -127,10 +130,10 @@ def fragment(run: Run) -> str:
     """Return the headline and the tables as HTML for a notebook, without scripts."""
     every = families(run)
     found: list[Block] = [Text(run.headline, style="strong")]
-    for family in every[: page_data.SECTIONS]:
+    for family in every[: SECTIONS]:
         found += [Heading(family.title), *_family_blocks(family)]
-    if len(every) > page_data.SECTIONS:
-        text = f"The first {page_data.SECTIONS} of {len(every):,} groups; a report has all."
+    if len(every) > SECTIONS:
+        text = f"The first {SECTIONS} of {len(every):,} groups; a report has all."
         found.append(Text(text))
     if run.trace:
         found += [Heading("The trace"), *trace_blocks.trace_blocks(run.trace)]
@@ -160,25 +163,6 @@ def document_html(title: str, blocks: Sequence[Block]) -> str:
 # --- parts of the page -------------------------------------------------------------------------
 
 
-def headline(run: Run) -> tuple[str, str, str]:
-    """Return the parts of a headline ``subject: verdict; rest``, the last two as sentences.
-
-    Names of models and runtimes stay as they are.
-    """
-    subject, colon, said = run.headline.partition(": ")
-    if not colon:
-        subject, said = "", run.headline
-    verdict, _, rest = said.partition("; ")
-    names = {m.runtime for m in run.measurements} | {m.workload.model for m in run.measurements}
-    names -= {"eager"}
-
-    def sentence(text: str) -> str:
-        tied = text.replace(" %", "\u00a0%").replace(" ×", "\u00a0×")
-        return tied if text.split(" ")[0] in names else tied[:1].upper() + tied[1:]
-
-    return subject, sentence(verdict), sentence(rest)
-
-
 def _tiles(family: Family) -> list[tuple[str, str, str]]:
     """Return the four numbers of the headline: name, value, and what it is about."""
     runtime, batch = family.reference, family.batches[0]
@@ -205,17 +189,18 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
     return made
 
 
-def _pictures(contents: Contents, beside: Comparison | None) -> dict[str, charts.Picture | int]:
+def _pictures(
+    shown: Sequence[Family], points: Sequence[Measurement], beside: Comparison | None
+) -> dict[str, charts.Picture | int]:
     """Return the pictures by their places in the page; a number is one of the lines."""
     found: dict[str, charts.Picture | int | None] = {}
     line = 0
-    for i, family in enumerate(contents.in_full):
+    for i, family in enumerate(shown):
         if len(family.batches) > 1:
             found[f"latency-{i}"] = line
         line += bool(family.measured)
         found |= {f"{name}-{i}": charts.BARS[name](family) for name in charts.bars(family)}
-    points = [m for family in contents.kept for m in family.measurements]
-    found["operations"] = charts.operations_chart(points, contents.step)
+    found["operations"] = charts.operations_chart(points)
     found["changes"] = charts.changes_chart(beside) if beside else None
     return {name: picture for name, picture in found.items() if picture is not None}
 
@@ -233,22 +218,8 @@ def _section(family: Family, number: int, before: Run | None) -> dict[str, Any]:
 
 
 def _family_blocks(family: Family) -> list[Block]:
-    """Return the tables of one family with the ranking, which only HTML shows, and its notes."""
-    return [*run_blocks.result_blocks(family, with_ranking=True), run_blocks.notes_of(family)]
-
-
-def _overview(shown: Sequence[Family]) -> list[Block]:
-    """Return the tables over all points that have anything in them, ``ROWS`` rows each at most."""
-    made = (run_blocks.matrix(shown), run_blocks.hardware(shown))
-    return [first_rows(one, ROWS) for one in made if one.rows]
-
-
-def first_rows(found: Table, most: int) -> Table:
-    """Return a table with so many rows at most, and how many there are in its hint."""
-    if len(found.rows) <= most:
-        return found
-    said = f"The first {most} of {len(found.rows):,} rows. {found.hint}"
-    return replace(found, rows=found.rows[:most], hint=said.strip())
+    """Return the tables of one family and its notes."""
+    return [*run_blocks.result_blocks(family), run_blocks.notes_of(family)]
 
 
 def _beside(comparison: Comparison, is_drawn: bool) -> list[Block]:
@@ -261,19 +232,6 @@ def _beside(comparison: Comparison, is_drawn: bool) -> list[Block]:
     table = replace(compare_blocks.changes(comparison), title="Both sides, point by point")
     found: list[Block] = [Text(flat(comparison.headline)), Text(about, style="dim"), *drawn, table]
     return [*found, *compare_blocks.compare_blocks(comparison)[2:]]
-
-
-def _citation(run: Run) -> str:
-    days = sorted({(m.session or "")[:8] for m in run.measurements if m.session})
-    when = f", measured {_day(days[0])}" if days and days[0].isdigit() else ""
-    if len(days) > 1 and when:
-        when += f" to {_day(days[-1])}"
-    where = f", {run.environment.cpu}" if run.environment else ""
-    return f"frameworktax {__version__}{where}{when}."
-
-
-def _day(stamp: str) -> str:
-    return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
 
 
 def flames(family: Family, before: Run | None = None) -> tuple[list[Box], list[Box]]:

@@ -1,42 +1,27 @@
 """What the scripts of a page get as data: points, layouts of pictures, what-if answers, downloads.
 
 Columns keep 10,000 points near a megabyte: each text is written once and then by number, numbers
-have six significant digits. More than ``MOST`` points are thinned by whole families, so that every
-line that is drawn has all of its points.
+have six significant digits.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
 from frameworktax.analysis.whatif.formulas import WhatIf, predict
 from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of, point_name
-from frameworktax.report.charts import AXES, FIELDS, Picture, lines
-from frameworktax.report.families import Family, families
+from frameworktax.report.charts import AXES, FIELDS, Picture
 from frameworktax.report.json_document import dump
 from frameworktax.report.rows import csv_rows, csv_text
 from frameworktax.report.trace_blocks import latency_text, proof_text
 from frameworktax.report.vega import colours, template
 from frameworktax.report.words import factor, parity_mark
 
-MOST = 10_000
-"""Points that a page has; a browser sorts and draws so many without a pause."""
-SECTIONS = 12
-"""Families with a section of their own; more pictures are drawn for too long."""
-FEW_SECTIONS = 3
-"""The same in a page of more than ``MANY_POINTS``."""
-MANY_POINTS = 1_000
-DRAWN_POINTS = 2_500
-"""Points that one picture draws; of more, every second, third …"""
 DOCUMENT_POINTS = 1_000
 """Points above which the page carries columns only, not the document."""
-DOCUMENT_BYTES = 2_000_000
-"""The same for the document's text; without raw samples it may fit."""
 DIGITS = 6
 TEMPLATES = ("latency", "bill", "shares", "operations", "changes")
 TEXTS = ("model", "runtime", "precision", "platform", "status", "regime", "bill_method")
@@ -49,99 +34,34 @@ NUMBERS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """What the page of a run has.
+def scripts_data(
+    run: Run,
+    points: Sequence[Measurement],
+    lines: Sequence[Picture],
+    charts: Mapping[str, Picture | int],
+) -> dict[str, Any]:
+    """Return the data of a page.
 
-    Attributes:
-        every: all families of the run.
-        kept: those whose points are in the page.
-        in_full: those with a section of their own, the first of ``kept``.
-        lines: pictures that can be drawn of ``kept``.
-        data: for the page's scripts.
-        document: ``whole``, ``without samples`` or ``left out``.
+    Args:
+        run: what it shows.
+        points: those that pictures draw, in the order in which pictures number them.
+        lines: every line that can be drawn.
+        charts: place in the page → picture, or the number of a line.
     """
-
-    every: Sequence[Family]
-    kept: Sequence[Family]
-    in_full: Sequence[Family]
-    lines: Sequence[Picture]
-    data: dict[str, Any]
-    document: str
-
-    @property
-    def step(self) -> int:
-        """One of how many points is drawn where all are drawn together."""
-        return math.ceil(_size(self.kept) / DRAWN_POINTS)
-
-    @property
-    def thinned(self) -> str:
-        """What of the points the page does not have, or shows only in the chart of any axis."""
-        said = []
-        if len(self.kept) < len(self.every):
-            said.append(
-                f"This page has {_size(self.kept):,} of {_size(self.every):,} points: "
-                f"{len(self.kept):,} of {len(self.every):,} groups, evenly picked, each with all "
-                "of its points."
-            )
-        if len(self.in_full) < len(self.kept):
-            said.append(
-                f"The first {len(self.in_full)} of {len(self.kept):,} groups have a section "
-                "above; every one can be drawn here."
-            )
-        return " ".join(said)
-
-
-def contents(run: Run) -> Contents:
-    """Return what the page of a run has."""
-    every = families(run)
-    kept = thinned(every)
-    drawable = lines(kept)
-    measurements = [m for family in kept for m in family.measurements]
-    runtimes = list(dict.fromkeys(m.runtime for m in measurements))
-    document, carried = _document(run)
-    return Contents(
-        every=every,
-        kept=kept,
-        in_full=kept[: SECTIONS if len(measurements) <= MANY_POINTS else FEW_SECTIONS],
-        lines=drawable,
-        document=document,
-        data={
-            **carried,
-            "columns": columns(measurements),
-            "lines": [rounded(asdict(line)) for line in drawable],
-            "templates": {name: template(name) for name in TEMPLATES},
-            "look": template("look"),
-            "fields": FIELDS,
-            "axes": AXES,
-            "colours": dict(zip(runtimes, colours(runtimes), strict=True)),
-            "whatif": whatif(run),
-        },
-    )
-
-
-def _size(shown: Sequence[Family]) -> int:
-    return sum(len(family.measurements) for family in shown)
-
-
-def thinned(shown: Sequence[Family], most: int = MOST) -> list[Family]:
-    """Return whole families, evenly spaced in the order given, with ``most`` points or fewer.
-
-    The first one always stays: the headline is about it.
-    """
-    total = _size(shown)
-    if total <= most:
-        return list(shown)
-    kept: list[Family] = []
-    used = passed = 0
-    for family in shown:
-        size = len(family.measurements)
-        # Keep in step: as large a share of the room is used as of the families is passed.
-        if not kept or (used <= most * passed / total and used + size <= most):
-            kept.append(family)
-            used += size
-        passed += size
-    return kept
+    drawn = {name: one if isinstance(one, int) else asdict(one) for name, one in charts.items()}
+    runtimes = list(dict.fromkeys(m.runtime for m in points))
+    return {
+        **(_downloads(run) if len(run.measurements) <= DOCUMENT_POINTS else {}),
+        "columns": columns(points),
+        "lines": [rounded(asdict(line)) for line in lines],
+        "charts": rounded(drawn),
+        "templates": {name: template(name) for name in TEMPLATES},
+        "look": template("look"),
+        "fields": FIELDS,
+        "axes": AXES,
+        "colours": dict(zip(runtimes, colours(runtimes), strict=True)),
+        "whatif": whatif(run),
+    }
 
 
 def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
@@ -169,20 +89,10 @@ def _coded(texts: Sequence[object]) -> dict[str, Any]:
     return {"of": list(numbers), "at": at}
 
 
-def _document(run: Run) -> tuple[str, dict[str, Any]]:
-    """Return what of the document fits into the page, and that part."""
-    if len(run.measurements) <= DOCUMENT_POINTS:
-        text = csv_text(run)
-        for said, part in (("whole", run), ("without samples", _without_samples(run))):
-            dumped = dump(part)
-            if len(json.dumps(dumped)) + len(text) <= DOCUMENT_BYTES:
-                return said, {"run": dumped, "csv": text}
-    return "left out", {}
-
-
-def _without_samples(run: Run) -> Run:
+def _downloads(run: Run) -> dict[str, Any]:
+    """Return the document without raw samples, which the store has, and one row a point."""
     lean = (replace(m, samples_ns=(), blocks_ns=(), calibrator_ns=()) for m in run.measurements)
-    return replace(run, measurements=tuple(lean))
+    return {"run": dump(replace(run, measurements=tuple(lean))), "csv": csv_text(run)}
 
 
 # --- what if -----------------------------------------------------------------------------------

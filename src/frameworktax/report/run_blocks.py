@@ -82,7 +82,6 @@ OUTPUTS = {
     "?": ("unproven", "not compared", "outputs not compared with eager's"),
 }
 """Mark of the outputs against eager's → style of the cell, its text, what the mark means."""
-MARKS = "= outputs proven equal to eager's, ≠ different, ? neither"
 UNKNOWN = Cell(NONE, style="dim")
 
 
@@ -106,15 +105,12 @@ def run_blocks(run: Run, *, folded: bool = True) -> list[Block]:
     return [*blocks, *effort_blocks(run.own_tax), *environment_blocks(run.environment)]
 
 
-def result_blocks(
-    family: Family, *, with_ranking: bool = False, folded: bool = True
-) -> list[Block]:
+def result_blocks(family: Family, *, folded: bool = True) -> list[Block]:
     """Return a family's results: latencies, breakdown, what else is known, what is missing."""
     made: list[Table] = []
     if family.measured:
         made = [
             latencies(family),
-            *([ranked(family)] if with_ranking else []),
             breakdown(family),
             *([every_breakdown(family)] if folded else []),
             *places(family),
@@ -211,34 +207,6 @@ def _outputs(family: Family, runtime: str) -> Cell:
     mark = parity_mark(m)
     style, text, _ = OUTPUTS[mark]
     return Cell(text, style=style, short=mark, exact=parity_words(m.parity))
-
-
-def ranked(family: Family) -> Table:
-    """Return the runtimes at the smallest batch, fastest first; no rows for a single one.
-
-    Only what is proven to compute the same is ranked; the rest follows.
-    """
-    points = sorted(family.smallest, key=lambda m: (not _is_proven(m), latency_of(m).value))
-    rows = [
-        (
-            m.runtime,
-            str(place) if _is_proven(m) else "not ranked",
-            interval(m.latency_ns),
-            factor(inverse(m.ratio_to_eager)) if m.ratio_to_eager else NONE,
-            "reference" if is_reference(m) else f"{parity_mark(m)} {parity_words(m.parity)}",
-        )
-        for place, m in enumerate(points, start=1)
-    ]
-    return table(
-        f"Runtimes ranked at batch {family.batches[0]}",
-        ("runtime", *map(right, ("rank", "latency, ms", "faster than eager", "outputs"))),
-        rows if len(rows) > 1 else (),
-        hint=f"{MARKS}. Only what is proven equal is ranked.",
-    )
-
-
-def _is_proven(m: Measurement) -> bool:
-    return is_reference(m) or parity_mark(m) == "="
 
 
 # --- where the time goes --------------------------------------------------------------------------
@@ -466,62 +434,6 @@ def not_measured(family: Family) -> list[Block]:
         for who, status, reason in family.lost
     ]
     return [Items("Not measured", tuple(items))] if items else []
-
-
-# --- over all points: only a page has room for them -----------------------------------------------
-
-
-def hardware(shown: Sequence[Family]) -> Table:
-    """Return equal points on several platforms or thread counts beside each other, ms."""
-    lines: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for family in shown:
-        first = family.measurements[0]
-        place = first.platform
-        if place == "cpu":
-            place = f"cpu, {first.threads} thread{'s' if first.threads != 1 else ''}"
-        dropped = (*place.split(", "), "1 thread")
-        title = ", ".join(part for part in family.title.split(", ") if part not in dropped)
-        for m in family.measured:
-            text = f"{milliseconds(latency_of(m).value)} {plus_minus(latency_of(m))}".rstrip()
-            share = f", {tax(m)}" if m.tax_share else ""
-            lines[f"{title}, batch {m.workload.batch}", m.runtime][place] = text + share
-    every = list(dict.fromkeys(place for found in lines.values() for place in found))
-    rows = [
-        (*names, *(found.get(place, NONE) for place in every))
-        for names, found in lines.items()
-        if len(found) > 1
-    ]
-    title = "Hardware side by side: latency, ms, and framework tax"
-    return table(title, ("model", "runtime", *map(right, every)), rows)
-
-
-def matrix(shown: Sequence[Family]) -> Table:
-    """Return which model ran in which runtime; no rows for a single model."""
-    cells: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
-    for family in shown:
-        for m in family.measurements:
-            cells[family.model][m.runtime].append(m)
-    runtimes = list(dict.fromkeys(name for found in cells.values() for name in found))
-    rows = [(name, *(_ran(found.get(r, [])) for r in runtimes)) for name, found in cells.items()]
-    return table(
-        "What ran where",
-        ("model", *map(right, runtimes)),
-        rows if len(rows) > 1 else (),
-        hint=f"{MARKS}; a word is why there is no latency; – was not asked for.",
-    )
-
-
-def _ran(points: Sequence[Measurement]) -> str:
-    """Return the worst that was found: a difference, no proof, equality; or why nothing ran."""
-    if not points:
-        return NONE
-    measured = [m for m in points if m.latency_ns is not None]
-    if not measured:
-        return points[0].status
-    marks = {"reference" if is_reference(m) else parity_mark(m) for m in measured}
-    found = next(mark for mark in ("≠", "?", "=", "reference") if mark in marks)
-    lost = len(points) - len(measured)
-    return f"{found}, {lost} of {len(points)} lost" if lost else found
 
 
 # --- advice and trust -----------------------------------------------------------------------------

@@ -8,13 +8,12 @@ runtimes. Drawing is by vl-convert, without a browser.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import cycle
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 from frameworktax.errors import UsageError, check_suffix
 
@@ -103,13 +102,11 @@ FAMILIAR = {
     "cuda-graph": "#8a6fd1",
     "onnxruntime-cuda": "#5fae2e",
 }
-"""Colours that are reserved for a runtime; every other one gets one that is unlike these."""
+"""Colours that are reserved for a runtime."""
 OTHERS = (
-    *("#8c6d31", "#17a2a2", "#c0504d", "#6f7f2f", "#9467bd", "#ad7fa8"),
-    *("#2f7f9f", "#b0643c", "#4f8f5b", "#c2568b", "#6a74c9", "#948a1f"),
+    *("#8c6d31", "#c0504d", "#17a2a2", "#4f8f5b", "#b0643c", "#6f7f2f"),
+    *("#2f7f9f", "#9467bd", "#c2568b", "#948a1f", "#6a74c9", "#ad7fa8"),
 )
-UNLIKE = 100
-"""Distance from which two colours are not taken for each other as lines of a picture."""
 SHAPES = {
     "framework-bound": "circle",
     "mixed": "diamond",
@@ -139,32 +136,7 @@ VERDICTS = {"slower": "#d55e00", "faster": "#009e73", "same": "#7b8494", "cannot
 def colours(runtimes: Sequence[str]) -> list[str]:
     """Return a colour for each runtime, all different as long as there are enough.
 
-    A familiar runtime has its own in every report. Another one gets the first of ``OTHERS`` that is
-    ``UNLIKE`` all that are taken, beginning at a place that its name leads to; if none is, the one
-    that is least alike.
+    A familiar runtime has its own in every report; the others get those of ``OTHERS`` in order.
     """
-    taken = [FAMILIAR[name] for name in runtimes if name in FAMILIAR]
-    found = []
-    for name in runtimes:
-        colour = FAMILIAR.get(name)
-        if colour is None:
-            first = crc32(name.encode()) % len(OTHERS)
-            turned = (*OTHERS[first:], *OTHERS[:first], *FAMILIAR.values())
-            away = {one: min((distance(one, t) for t in taken), default=UNLIKE) for one in turned}
-            colour = next(
-                (c for c in turned if away[c] >= UNLIKE), max(turned, key=away.__getitem__)
-            )
-            taken.append(colour)
-        found.append(colour)
-    return found
-
-
-def distance(a: str, b: str) -> float:
-    """Return how different two colours look, from 0 to about 765 for black and white.
-
-    The weighted Euclidean distance "redmean" of https://www.compuphase.com/cmetric.htm.
-    """
-    one, other = ([int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (a, b))
-    red = (one[0] + other[0]) / 2
-    weights = (2 + red / 256, 4, 2 + (255 - red) / 256)
-    return math.sqrt(sum(w * (x - y) ** 2 for w, x, y in zip(weights, one, other, strict=True)))
+    others = cycle(OTHERS)
+    return [FAMILIAR.get(name) or next(others) for name in runtimes]
