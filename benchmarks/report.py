@@ -2,10 +2,10 @@
 
     python benchmarks/report.py [--quick] [--out FILE] [--only PART]
 
-A made-up run of 10,000 measurements, as many as a page may have, with the fields that real ones have,
-is written as a report and opened in Chromium, each time with an empty profile; the times are from the
-start of navigation until what the screen shows is drawn, and until everything is. Results go to
-``benchmarks/results/report.json``.
+A made-up run of 10,000 measurements, as many as a page may have, with the fields that real ones
+have, is written as a report and opened in Chromium, each time with an empty profile; the times are
+from the start of navigation until what the screen shows is drawn, and until everything is. Results
+go to ``benchmarks/results/report.json``.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def test_a_cluster_without_a_fit_node_ends_the_sweep(made):
     executor, listener = made(cluster)
     executor.submit(job())
     assert list(executor.completed(0.0005)) == []
-    with pytest.raises(UsageError, match="offers nothing to measure on: node .* has torch 1"):
+    with pytest.raises(UsageError, match=r"offers nothing to measure on: node .* has torch 1"):
         executor.platforms()
     assert len(listener.said) == 1 and cluster.dropped == ["a"]
 

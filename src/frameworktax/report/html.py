@@ -130,7 +130,7 @@ def fragment(run: Run) -> str:
     """Return the headline and the tables as HTML for a notebook, without scripts."""
     every = families(run)
     found: list[Block] = [Text(run.headline, style="strong")]
-    for family in every[: SECTIONS]:
+    for family in every[:SECTIONS]:
         found += [Heading(family.title), *_family_blocks(family)]
     if len(every) > SECTIONS:
         text = f"The first {SECTIONS} of {len(every):,} groups; a report has all."

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from frameworktax.analysis.estimates import inverse, scaled, share_texts, times, times_range
+from frameworktax.analysis.estimates import scaled, share_texts, times, times_range
 from frameworktax.analysis.where import MOST, Where, by_operator, most_of, where
 from frameworktax.records import (
     BILL,
@@ -44,7 +44,6 @@ from frameworktax.report.words import (
     REGIME_MARKS,
     TWIN,
     duration,
-    factor,
     has_interval,
     interval,
     is_reference,
@@ -57,7 +56,6 @@ from frameworktax.report.words import (
     plus_minus,
     points_text,
     size_text,
-    tax,
     time_text,
     warm,
 )

@@ -117,9 +117,7 @@ def sweep(
             return Sweep(loaded, folder, executor, reporter, command, resume=resume).run()
 
 
-def open_executor(
-    name: str, folder: Path, reporter: Reporter, command: Sequence[str]
-) -> Executor:
+def open_executor(name: str, folder: Path, reporter: Reporter, command: Sequence[str]) -> Executor:
     """Return the executor of a name, one of ``EXECUTORS``, to be closed.
 
     Raises:
