@@ -2,8 +2,8 @@
 
     python benchmarks/agreement.py [--quick] [--out FILE] [--only PART]
 
-Three parts: our blocks against ``torch.utils.benchmark`` on the same callable, interleaved; two
-runtimes that are secretly the same code; the null runtime against an empty loop. Results go to
+Two parts: our blocks against ``torch.utils.benchmark`` on the same callable, interleaved; two
+runtimes that are secretly the same code. Results go to
 ``benchmarks/results/agreement.json``. Separate sessions are in ``calibration.py``.
 """
 
@@ -31,7 +31,6 @@ from common import (
     options,
     plain,
 )
-from floor import floor, tell_floor
 from frameworktax import host, models, runtimes, stats
 from frameworktax.analysis.grouping import gather
 from frameworktax.measure import timing
@@ -79,16 +78,13 @@ def main() -> int:
         print(json.dumps(timers_here(given.timers)))
         return 0
     quick = given.quick
-    seconds = (8 if quick else 25, 2, 20 if quick else SAME_SESSIONS * SAME_BUDGET_S)
+    seconds = (8 if quick else 25, 20 if quick else SAME_SESSIONS * SAME_BUDGET_S)
     bench = Bench("agreement", given, seconds)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         found = bench.part("timers", "torch.utils.benchmark, same callable", lambda: timers(quick))
         if found:
             tell_timers(bench, found)
-        found = bench.part("null", "null runtime against an empty loop", lambda: floor(quick))
-        if found:
-            tell_floor(bench, found)
         found = bench.part("same", "two names for one code", lambda: same(folder / "same", quick))
         if found:
             tell_same(bench, found)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from common import (
     ROOT,
@@ -31,16 +31,17 @@ from common import (
     BenchmarkError,
     Row,
     child,
+    load,
     measure,
     options,
     percent,
     plain,
     run_command,
 )
-from floor import floor, tell_floor
 from frameworktax import host, models, runtimes, stats
 from frameworktax.attribution import probe
 from frameworktax.attribution.sampler import Sampler, open_sampler
+from frameworktax.clock import REAL
 from frameworktax.measure import timing
 from frameworktax.measure.plan import DEFAULT_BUDGET_S
 from frameworktax.measure.process import Worker
@@ -50,6 +51,7 @@ from frameworktax.records import Block, Workload, to_json
 from frameworktax.runtimes.base import Target
 from frameworktax.sweep.values import seconds
 
+FLOOR_TARGET_NS = 1000
 SAMPLER_TARGET = 0.03
 SAMPLED = (
     Workload(model="bert-tiny", length=32, batch=1),
@@ -62,7 +64,11 @@ SEED = 11
 def main() -> int:
     parser = options(str(__doc__).partition("\n")[0])
     parser.add_argument("--sampled", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--floor", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.floor:
+        print(json.dumps(by_turns(given.floor)))
+        return 0
     if given.sampled:
         case, rounds = given.sampled
         print(json.dumps(sampled_blocks(SAMPLED[case], rounds)))
@@ -86,6 +92,78 @@ def main() -> int:
     if found:
         tell_demo(bench, found)
     return bench.finish()
+
+
+# --- the harness a call: the null runtime against an empty loop, and in a real worker ------------
+
+
+def floor(quick: bool) -> Row:
+    found = child(Path(__file__), ["--floor", "20" if quick else "200"], 60)
+    return {**found, "worker_floor_ns": worker_floor(5 if quick else 30)}
+
+
+def by_turns(rounds: int) -> Row:
+    os.sched_setaffinity(0, host.pick_cpus(1))
+    call = runtimes.get("null").load(None, Target(), Path()).bind(1)
+    gc.collect()
+    gc.freeze()  # as in a measuring process
+    null_ns, empty_ns = [], []
+    for _ in range(rounds):
+        null_ns.append(fmean(timing.time_block(call, calls=timing.MAX_CALLS).latency_ns))
+        empty_ns.append(fmean(empty_block(timing.MAX_CALLS)))
+    return {
+        "null_mean_ns": median(null_ns),
+        "empty_loop_mean_ns": median(empty_ns),
+        "difference_ns": median(a - b for a, b in zip(null_ns, empty_ns, strict=True)),
+        "rounds": rounds,
+    }
+
+
+def empty_block(calls: int) -> list[int]:
+    """Return what the harness's loop reads when nothing is called: the clock itself.
+
+    Its means are compared with the null runtime's, not medians: a clock that ticks every 10 ns
+    and more cannot separate medians that lie closer.
+    """
+    wall, stamps = REAL.wall_ns, [0] * (calls + 1)
+    gc.disable()
+    stamps[0] = wall()
+    for i in range(1, calls + 1):
+        stamps[i] = wall()
+    gc.enable()
+    return [b - a for a, b in pairwise(stamps)]
+
+
+def worker_floor(rounds: int) -> Row:
+    """Return the null runtime's block medians in a real measuring process, as sessions print it."""
+    worker = Worker("null", environment=host.worker_environment(1))
+    try:
+        load(worker, Workload(model="null"), 30, runtime="null")
+        worker.request(Server.bind, 30, batch=1, limit_ns=1_000_000_000)
+        worker.request(Server.pin, 30, cpus=host.pick_cpus(1))
+        medians = []
+        for _ in range(rounds):
+            timed = worker.request(Server.block, 30, batch=1, calls=timing.MAX_CALLS)
+            medians.append(float(median(timed.latency_ns)))
+    finally:
+        worker.stop()
+    return plain(stats.mean_interval(medians, "block-medians"))
+
+
+def tell_floor(bench: Bench, found: Row) -> None:
+    bench.check(
+        "null runtime above an empty loop",
+        found["difference_ns"],
+        f"{found['difference_ns']:.0f} ns a call ({found['null_mean_ns']:.0f} against "
+        f"{found['empty_loop_mean_ns']:.0f})",
+        f"under {FLOOR_TARGET_NS} ns",
+        found["difference_ns"] < FLOOR_TARGET_NS,
+    )
+    worker = found["worker_floor_ns"]
+    bench.row(
+        "null runtime in a measuring process",
+        f"{worker['value']:.0f} ns a call ({worker['low']:.0f} to {worker['high']:.0f})",
+    )
 
 
 # --- the sampler --------------------------------------------------------------------------------

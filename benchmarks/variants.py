@@ -62,36 +62,6 @@ class Base(Wrapped):
         return spinning(call, 0.0)
 
 
-class Alias(Base):
-    """The same once more."""
-
-    name = "cal-alias"
-
-
-class Alias2(Base):
-    """The same a third time: six of one code give fifteen pairs in one session."""
-
-    name = "cal-alias2"
-
-
-class Alias3(Base):
-    """The same a fourth time."""
-
-    name = "cal-alias3"
-
-
-class Alias4(Base):
-    """The same a fifth time."""
-
-    name = "cal-alias4"
-
-
-class Alias5(Base):
-    """The same a sixth time."""
-
-    name = "cal-alias5"
-
-
 class Slow5(Wrapped):
     """5 % slower."""
 
@@ -101,12 +71,6 @@ class Slow5(Wrapped):
         return spinning(call, 0.05)
 
 
-class Slow5b(Slow5):
-    """5 % slower once more."""
-
-    name = "cal-slow5b"
-
-
 class Slow10(Wrapped):
     """10 % slower."""
 
@@ -114,12 +78,6 @@ class Slow10(Wrapped):
 
     def around(self, call: Call) -> Call:
         return spinning(call, 0.10)
-
-
-class Slow10b(Slow10):
-    """10 % slower once more."""
-
-    name = "cal-slow10b"
 
 
 class HostWork(Wrapped):
@@ -157,20 +115,14 @@ class KernelWork(Wrapped):
         return more
 
 
+AGAIN = {
+    **{f"Alias{number}": (Base, f"cal-alias{number}") for number in ("", 2, 3, 4, 5)},
+    "Slow5b": (Slow5, "cal-slow5b"),
+    "Slow10b": (Slow10, "cal-slow10b"),
+}
+"""The same once more under other names: six of one code give fifteen pairs in one session."""
+globals().update({title: type(title, (of,), {"name": name}) for title, (of, name) in AGAIN.items()})
 ENTRY_POINTS = {
-    cls.name: f"variants:{cls.__name__}"
-    for cls in (
-        Base,
-        Alias,
-        Alias2,
-        Alias3,
-        Alias4,
-        Alias5,
-        Slow5,
-        Slow5b,
-        Slow10,
-        Slow10b,
-        HostWork,
-        KernelWork,
-    )
+    **{cls.name: f"variants:{cls.__name__}" for cls in (Base, Slow5, Slow10, HostWork, KernelWork)},
+    **{name: f"variants:{title}" for title, (_, name) in AGAIN.items()},
 }
