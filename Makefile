@@ -52,7 +52,7 @@ check: install ## ruff, mypy, import-linter
 docs: install ## the documentation as a site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-test-runtimes: install ## the tests of the runtimes installed by `frameworktax env create`
+test-runtimes: install ## the tests of the runtimes that are installed
 	$(BIN)/pytest tests/integration/test_runtimes.py tests/integration/test_runtimes_apart.py
 
 # Ray is an extra that nothing else needs; it goes into .venv when it is missing there.

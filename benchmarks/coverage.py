@@ -30,7 +30,6 @@ from frameworktax import host, models, runtimes
 from frameworktax.host.cache import atomic_path
 from frameworktax.models import BUILT_IN, Entry
 from frameworktax.records import Workload
-from frameworktax.runtimes import environments
 from frameworktax.runtimes.base import Target
 
 CELLS = ROOT / "benchmarks" / "results" / "coverage.json"
@@ -119,14 +118,14 @@ def main() -> int:
     known = earlier(versions, options.again and (set(wanted), set(sum(groups, ()))))
     jobs = list(plan(wanted, groups, known))
     references = tempfile.TemporaryDirectory(prefix="coverage-")
-    print(f"coverage: {sum(len(names) for _, names, _ in jobs)} cells to run", flush=True)
-    for number, (model, names, python) in enumerate(jobs):
+    print(f"coverage: {sum(len(names) for _, names in jobs)} cells to run", flush=True)
+    for number, (model, names) in enumerate(jobs):
         if time.monotonic() > end:
             print(
                 f"coverage: out of time, {len(jobs) - number} jobs left; run it again", flush=True
             )
             break
-        for row in run(model, names, python, Path(references.name) / model):
+        for row in run(model, names, Path(references.name) / model):
             known[model, row["runtime"]] = Cell(model=model, **row)
         said = ", ".join(f"{n} {mark(known[model, n])}" for n in names)
         print(f"[{number + 1}/{len(jobs)}] {model}: {said}", flush=True)
@@ -136,8 +135,8 @@ def main() -> int:
 
 def plan(
     wanted: list[str], groups: list[tuple[str, ...]], known: dict[tuple[str, str], Cell]
-) -> Iterator[tuple[str, list[str], Path | None]]:
-    """Yield (model, runtimes, interpreter) that are to be run."""
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield (model, runtimes) that are to be run."""
     for group in groups:
         here = []
         for name in group:
@@ -154,9 +153,8 @@ def plan(
                 # What takes sentences only has nothing to say about images.
                 and ("dense" in runtimes.get(name).inputs or BUILT_IN[model].family == "language")
             ]
-            places = {name: runtimes.get(name).python() for name in names}
-            for python in dict.fromkeys(places.values()):
-                yield model, [name for name in names if places[name] == python], python
+            if names:
+                yield model, names
 
 
 def shrunk(model: str, entry: Entry) -> Row:
@@ -174,24 +172,20 @@ def shrunk(model: str, entry: Entry) -> Row:
     return fields
 
 
-def run(model: str, names: list[str], python: Path | None, folder: Path) -> list[Row]:
-    """Run one model in some runtimes of one environment; return a row for each.
+def run(model: str, names: list[str], folder: Path) -> list[Row]:
+    """Run one model in some runtimes; return a row for each.
 
-    Eager runs first, once and in this environment: every other one is compared with its outputs.
+    Eager runs first, once: every other one is compared with its outputs.
     """
     fields = shrunk(model, BUILT_IN[model])
     folder.mkdir(exist_ok=True)
     eager = [] if (folder / "eager.npz").exists() else ["eager"]
-    if python is None:
-        rows = cells(model, fields, eager + names, None, folder)
-    else:
-        if eager:
-            cells(model, fields, eager, None, folder)
-        rows = cells(model, fields, names, python, folder)
+    rows = cells(model, fields, eager + names, folder)
     return [row for row in rows if row["runtime"] in names]
 
 
-def cells(model: str, fields: Row, names: list[str], python: Path | None, folder: str) -> list[Row]:
+def cells(model: str, fields: Row, names: list[str], folder: Path) -> list[Row]:
+    global server
     request = {
         "workload": asdict(Workload(model=model, **fields)),
         "runtimes": names,
@@ -199,8 +193,7 @@ def cells(model: str, fields: Row, names: list[str], python: Path | None, folder
         "limit_s": LIMIT_S,
         "memory_bytes": MEMORY_BYTES,
     }
-    server = servers.setdefault(python, None) or start(python)
-    servers[python] = server
+    server = server or start()
     assert server.stdin and server.stdout
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
@@ -213,7 +206,7 @@ def cells(model: str, fields: Row, names: list[str], python: Path | None, folder
         if found:
             rows.append(found)
     else:
-        servers[python] = None  # the next model gets a new one
+        server = None  # the next model gets a new one
     answered = {row["runtime"] for row in rows}
     for name in names:
         if name not in answered:
@@ -221,15 +214,15 @@ def cells(model: str, fields: Row, names: list[str], python: Path | None, folder
     return [row | {"workload": fields} for row in rows]
 
 
-servers: dict[Path | None, subprocess.Popen[str] | None] = {}
-"""Interpreter → the process that has what every cell imports, and forks."""
+server: subprocess.Popen[str] | None = None
+"""The process that has what every cell imports, and forks."""
 
 
-def start(python: Path | None) -> subprocess.Popen[str]:
-    """Start the process that forks for the cells of one interpreter."""
+def start() -> subprocess.Popen[str]:
+    """Start the process that forks for the cells."""
     script = Path(__file__).with_name("coverage_cells.py")
     return subprocess.Popen(
-        [str(python or sys.executable), str(script), "torch.export", "transformers"],
+        [sys.executable, str(script), "torch.export", "transformers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -240,18 +233,10 @@ def start(python: Path | None) -> subprocess.Popen[str]:
 
 
 def all_versions() -> dict[str, str]:
-    """Return package → version of all that can change a cell, other environments' included."""
+    """Return package → version of all that can change a cell."""
     wanted = runtimes.distributions()
-    here = host.libraries(wanted).items()
-    found = {name: version for name, version in here if name in wanted}
-    for row in environments.found(runtimes.recipes()):
-        if row.ready:
-            found |= {
-                name: version
-                for name, version in environments.installed(row.name).items()
-                if name != environments.SHARED
-            }
-    return dict(sorted(found.items()))
+    found = host.libraries(wanted).items()
+    return dict(sorted((name, version) for name, version in found if name in wanted))
 
 
 def earlier(

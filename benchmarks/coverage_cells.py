@@ -1,4 +1,4 @@
-"""Models in runtimes, each cell in a process of its own; started by coverage.py, once a Python.
+"""Models in runtimes, each cell in a process of its own; started by coverage.py.
 
     echo '{"workload": …, "runtimes": […], "folder": …, …}' | python coverage_cells.py torch …
 

@@ -79,7 +79,7 @@ def begin(kind: str, workload: Workload, templates: Templates) -> Process:
 def measure(workload: Workload, each: int, rounds: int) -> Row:
     """Begin the processes of both kinds, two at a time, then time them in turn."""
     templates, processes = Templates(), []
-    templates.get(None, {**os.environ, **host.worker_environment(1)}, models.libraries(workload))
+    templates.get({**os.environ, **host.worker_environment(1)}, models.libraries(workload))
     # A started process ends with the thread that started it: the pool stays until the end.
     with ThreadPoolExecutor(2) as pool:
         try:

@@ -45,8 +45,6 @@ def runtimes_table() -> str:
 
 def row_of(runtime: Runtime, tested: dict[str, str]) -> list[str]:
     install = f"`frameworktax[{runtime.extra}]`" if runtime.extra else "–"
-    if runtime.environment:
-        install = f"`frameworktax env create {runtime.environment}`"
     named = sorted(name for name in runtime.distributions() - {"torch"} if name in tested)
     versions = ", ".join(f"{name} {tested[name]}" for name in named)
     is_all = set(runtime.precisions) == set(PRECISIONS)

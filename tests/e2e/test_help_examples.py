@@ -13,13 +13,10 @@ from typer.main import get_command
 
 from frameworktax import cli
 from frameworktax.host import cache
-from frameworktax.runtimes import environments
 
 DATA = Path(__file__).parents[1] / "data"
 SLOW = {"attach", "measure", "sweep", "reproduce", "ablate", "optimize", "run"}
 """What measures, or needs a process to attach to."""
-ELSEWHERE = {"env create"}
-"""What reaches for the network."""
 
 
 def leaves(command, name=""):
@@ -60,7 +57,7 @@ def test_an_option_that_is_none_is_found():
         VERBS["measure"].make_context("measure", ["bert-base", "--no-such"])
 
 
-CHEAP = [e for e in EXAMPLES if e[0] not in SLOW | ELSEWHERE]
+CHEAP = [e for e in EXAMPLES if e[0] not in SLOW]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +77,6 @@ def folder(tmp_path_factory):
 def test_a_cheap_example_runs(name, line, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setenv(cache.VARIABLE, str(folder / "cache"))
-    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(folder / "environments"))
     monkeypatch.setattr(sys, "argv", shlex.split(line))
     with pytest.raises(SystemExit) as leaving:
         cli.main()

@@ -1,15 +1,9 @@
-"""Runtimes that may live in an environment of their own, through the worker as sessions use it."""
+"""Runtimes of packages that are seldom installed, through the worker as sessions use it."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import hurried
 import pytest
 
 from frameworktax import models, runtimes
@@ -17,7 +11,6 @@ from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
 from frameworktax.measure.worker import Server
 from frameworktax.records import Workload
-from frameworktax.runtimes import environments
 from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import Target
 
@@ -31,50 +24,7 @@ WORKLOADS = {
     "bert-tiny": Workload(model="bert-tiny", length=16),
 }
 WITHOUT_TORCH = ("jax", "litert", "iree", "tract")
-NAMES = [name for name in runtimes.BUILT_IN if runtimes.get(name).environment]
-
-ENGINE = """
-def double(x):
-    return 2 * x
-"""
-PLUGIN = """
-import sys
-import numpy as np
-from frameworktax.runtimes.base import Loaded, Runtime
-
-class OfItsOwn(Runtime):
-    name = "of-its-own"
-    paradigm = "deferred"
-    packages = ("engine_of_its_own",)
-    environment = "jax"
-    prepares = True
-    needs_model = False
-
-    def prepare(self, model, batches, target, directory):
-        import engine_of_its_own
-        for batch in batches:
-            (x,) = model.inputs(batch).args
-            y = engine_of_its_own.double(model.module(x).detach().numpy()) / 2
-            np.save(directory / f"{batch}.npy", y)
-
-    def load(self, model, target, directory):
-        return There(directory)
-
-class There(Loaded):
-    def __init__(self, directory):
-        self.directory = directory
-
-    def bind(self, batch):
-        import engine_of_its_own
-        half = np.load(self.directory / f"{batch}.npy") / 2
-        return lambda: engine_of_its_own.double(half)
-
-    def outputs(self, result):
-        return [result.astype(np.float64)]
-
-    def notes(self):
-        return [("apart", sys.prefix)]
-"""
+NAMES = ("jax", "executorch", "litert", "iree", "tract", "zentorch")
 
 
 def outputs(name: str, workload: Workload, target: Target, folder: Path):
@@ -82,12 +32,12 @@ def outputs(name: str, workload: Workload, target: Target, folder: Path):
     runtime = runtimes.get(name)
     common = {"workload": workload, "runtime": name, "target": target, "folder": str(folder)}
     if runtime.prepares:
-        with_model = Worker("prepare", python=runtime.python())
+        with_model = Worker("prepare")
         try:
             with_model.request(Server.prepare, LIMIT_S, batches=tuple(BATCHES), **common)
         finally:
             with_model.kill()
-    worker = Worker("measure", python=runtime.python())
+    worker = Worker("measure")
     try:
         worker.request(Server.load, LIMIT_S, **common)
         found = {}
@@ -149,54 +99,3 @@ def test_an_onnx_file_of_a_user_equals_onnxruntime(name: str, request, tmp_path:
         comparison = parity.compare(found["onnxruntime"][batch], found[name][batch], "float32")
         assert comparison.within_tolerance, comparison
     assert onnx_file.stat() == before
-
-
-@pytest.fixture(scope="module")
-def apart(tmp_path_factory) -> dict[str, str]:
-    """Make an environment with an engine that this one lacks; return the variables that name it."""
-    folder = tmp_path_factory.mktemp("apart")
-    patch = pytest.MonkeyPatch()
-    patch.setenv(environments.FOLDER_VARIABLE, str(folder / "environments"))
-
-    def install(python: Path, wanted: environments.Recipe) -> None:
-        (packages,) = python.parents[1].glob("lib/python*/site-packages")
-        (packages / "engine_of_its_own.py").write_text(ENGINE)
-
-    patch.setattr(environments, "_install", install)
-    patch.setattr(environments, "_versions", lambda python, wanted: {})
-    said: list[str] = []
-    python = environments.create("jax", runtimes.recipe("jax"), said.append)
-    again = environments.create("jax", runtimes.recipe("jax"), said.append)
-    assert again == python, "a finished one is left as it is"
-    patch.undo()
-    assert len(said) == 2
-    plugin = folder / "plugin"
-    metadata = plugin / "apart-0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: apart\nVersion: 0\n")
-    entry = f"[{runtimes.GROUP}]\nof-its-own = plugin_apart:OfItsOwn\n"
-    (metadata / "entry_points.txt").write_text(entry)
-    (plugin / "plugin_apart.py").write_text(PLUGIN)
-    return {
-        **os.environ,
-        environments.FOLDER_VARIABLE: str(folder / "environments"),
-        "PYTHONPATH": str(plugin),
-    }
-
-
-def test_both_kinds_are_measured_side_by_side(apart: dict[str, str], tmp_path: Path) -> None:
-    """The environment sees this one, whose torch its set-up uses, and not the other way round."""
-    assert importlib.util.find_spec("engine_of_its_own") is None
-    command = [sys.executable, "-P", *hurried.PROGRAM, "measure", "mlp", "--width", "0.1"]
-    command += ["--runtimes", "inference-mode,of-its-own", "--batch", "2", "--processes", "1"]
-    command += ["--time-budget", "900s", "--until", "60%", "--twin", "none", "--quiet"]
-    command += ["--json", "run.json"]
-    done = subprocess.run(command, cwd=tmp_path, env=apart, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    run = json.loads((tmp_path / "run.json").read_text())
-    found = {m["runtime"]: m for m in run["measurements"]}
-    statuses = [(found[name]["status"], found[name]["reason"]) for name in found]
-    assert statuses == [("ok", None)] * 3, "both, and the harness's floor"
-    assert found["of-its-own"]["parity"]["within_tolerance"]
-    (where,) = [n["text"] for n in found["of-its-own"]["notes"] if n["code"] == "apart"]
-    assert where == str(Path(apart[environments.FOLDER_VARIABLE]) / "jax")

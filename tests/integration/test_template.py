@@ -216,7 +216,7 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
     (series,) = series_of((point,), tmp_path / "cache", tmp_path / "scratch", None)
     begun = []
 
-    def spawn(label, python, variables, libraries):
+    def spawn(label, variables, libraries):
         environment = {**os.environ, **host.worker_environment(1), **variables}
         begun.append(
             Worker(label, environment=environment, templates=templates, libraries=libraries)

@@ -400,8 +400,8 @@ def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch)
 
 
 class FakeProcess:
-    def __init__(self, label, python, variables, libraries):
-        self.python, self.temporary = python, Path(variables["TMPDIR"])
+    def __init__(self, label, variables, libraries):
+        self.temporary = Path(variables["TMPDIR"])
         self.alive = True
 
     def kill(self):
@@ -422,13 +422,12 @@ def test_it_is_kept_until_it_is_closed(setup_process):
     setup_process.close()
 
 
-@pytest.mark.parametrize("change", ["interpreter", "fresh", "ended"])
-def test_what_is_not_wanted_or_not_well_is_ended(setup_process, tmp_path, change):
+@pytest.mark.parametrize("change", ["fresh", "ended"])
+def test_what_is_not_wanted_or_not_well_is_ended(setup_process, change):
     first = setup_process.get()
-    python = tmp_path / "python" if change == "interpreter" else None
     first.alive = change != "ended"
-    second = setup_process.get(python, fresh=change == "fresh")
-    assert second is not first and second.python == python
+    second = setup_process.get(fresh=change == "fresh")
+    assert second is not first
     assert not first.alive and not first.temporary.exists()
 
 

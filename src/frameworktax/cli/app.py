@@ -9,6 +9,7 @@ import typer
 RETIRED = {
     "validate": "'make validate' in a clone of the repository measures the errors of predictions",
     "list coverage": "see docs/results/coverage.md, or 'frameworktax list runtimes'",
+    "env": "install a runtime's packages beside the others: pip install 'frameworktax[jax]'",
     "store push": "a store is a folder of files: copy it with rsync, aws s3 sync or hf upload",
     "store pull": "a store is a folder of files: copy it with rsync, aws s3 sync or hf download",
     "store merge": "two stores in one folder are a store: cp node-1/*.jsonl node-2/*.jsonl all/",

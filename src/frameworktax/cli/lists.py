@@ -1,4 +1,4 @@
-"""`list`, `env`, `doctor` and `schema`: what can be measured, with what, where, written how."""
+"""`list`, `doctor` and `schema`: what can be measured, with what, where, written how."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from frameworktax.errors import UsageError, nearest
 DOCUMENTS = ("run", "comparison", "program", "study")
 
 lister = group("list", "List models, runtimes and studies, and what is missing.")
-environments_app = group(
-    "env", "Environments of their own for runtimes whose packages are large or disagree."
-)
 
 
 @lister.command("models")
@@ -75,7 +72,6 @@ def list_runtimes(as_json: AsJson = False, device: Device = "auto") -> None:
                 "devices": list(runtime.devices),
                 "precisions": list(runtime.precisions),
                 "options": dict(runtime.options),
-                "environment": runtime.environment or None,
                 "available": reason is None,
                 "reason": reason,
             }
@@ -109,70 +105,6 @@ def list_studies(as_json: AsJson = False) -> None:
         ["study", "title", "claims"],
         [[s.name, s.title, ", ".join(c)] for s, c in zip(every, claims, strict=True)],
     )
-
-
-@environments_app.command("create")
-def create(
-    names: Annotated[list[str], typer.Argument(help="As in 'frameworktax env list'.")],
-) -> None:
-    """Install a runtime apart; measuring then uses it like any other.
-
-    Example:
-
-      frameworktax env create executorch
-    """
-    from frameworktax import runtimes
-    from frameworktax.runtimes import environments
-
-    wanted = {name: runtimes.recipe(name) for name in names}  # a wrong name installs nothing
-    for name, recipe in wanted.items():
-        python = environments.create(name, recipe, lambda text: print(text, file=sys.stderr))
-        print(f"{name}: ready, {python}")
-
-
-@environments_app.command("list")
-def list_environments(as_json: AsJson = False) -> None:
-    """List what can be installed apart, and what is installed.
-
-    Example:
-
-      frameworktax env list
-    """
-    from frameworktax import runtimes
-    from frameworktax.runtimes import environments
-
-    rows = environments.found(runtimes.recipes())
-    print_list(
-        rows,
-        as_json,
-        ["environment", "installs", "size", "here"],
-        [
-            [
-                r["name"],
-                ", ".join(r["packages"]),
-                f"{r['megabytes']} MB",
-                "ready" if r["ready"] else "no",
-            ]
-            for r in rows
-        ],
-    )
-
-
-@environments_app.command("remove")
-def remove(names: Annotated[list[str], typer.Argument(help="Environments to delete.")]) -> None:
-    """Delete environments.
-
-    Example:
-
-      frameworktax env remove executorch
-    """
-    from frameworktax import runtimes
-    from frameworktax.runtimes import environments
-
-    for name in names:
-        runtimes.recipe(name)
-    for name in names:
-        print(f"{name}: {'removed' if environments.remove(name) else 'there was none'}")
 
 
 @app.command()

@@ -18,7 +18,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -75,7 +74,6 @@ class Worker:
         *,
         memory_bytes: int = 0,
         environment: Mapping[str, str] | None = None,
-        python: Path | None = None,
         templates: Templates | None = None,
         libraries: tuple[str, ...] = (),
     ) -> None:
@@ -85,7 +83,6 @@ class Worker:
             label: for messages.
             memory_bytes: anonymous memory it may hold, 0 for no limit.
             environment: variables set on top of this process's.
-            python: interpreter of another environment, None for this process's own.
             templates: one of them forks it; None starts an interpreter.
             libraries: the template has imported, one after the other.
         """
@@ -93,12 +90,11 @@ class Worker:
         self.notes: list[Note] = []
         self._memory_bytes = memory_bytes
         self._environment = {**os.environ, **(environment or {})}
-        self._python = python
         self._ended = False
         self._changing = threading.Lock()
         """Held while the process is another, so that none is begun after the end."""
         self._template = (
-            None if templates is None else templates.get(python, self._environment, libraries)
+            None if templates is None else templates.get(self._environment, libraries)
         )
         self._process: Interpreter | Forked
         self._begin()
@@ -122,7 +118,7 @@ class Worker:
                 channel = theirs.fileno()
                 if self._template is None:
                     words = MODULE, str(channel), str(memory)
-                    self._process = Interpreter(self._python, words, variables, channel, output)
+                    self._process = Interpreter(words, variables, channel, output)
                 else:
                     cpus = tuple(os.sched_getaffinity(0))
                     order = Order("", variables.get("TMPDIR", ""), cpus, memory)

@@ -24,9 +24,8 @@ from frameworktax.records import DEPLOYED, FLOOR, REFERENCE, By, Note, Point, Wo
 from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.runtimes.deployment import configuration
 
-Spawn = Callable[[str, Path | None, Mapping[str, str], tuple[str, ...]], AnyWorker]
-"""Label, interpreter (None for this one), further environment variables, libraries that the model
-is made of → a process to ask."""
+Spawn = Callable[[str, Mapping[str, str], tuple[str, ...]], AnyWorker]
+"""Label, further environment variables, libraries that the model is made of → a process to ask."""
 READY = "ready.json"
 """Written last into a folder of prepared files: the folder is complete."""
 VERSIONED = ("torchvision:", "timm:")
@@ -195,11 +194,10 @@ class Series:
 
     def start(self, process: int, spawn: Spawn, gate: Gate, timeout_s: float) -> None:
         """Start a measuring process and load the model in it."""
-        python = self.runtime.python()
         label, variables = f"{self.label}, process {process}", self.runtime.variables()
         for batch in self.points:  # whatever was bound went with the process before
             self.bound.pop((batch, process), None)
-        worker = gate.start(lambda: spawn(label, python, variables, self.libraries))
+        worker = gate.start(lambda: spawn(label, variables, self.libraries))
         self.workers[process] = worker
         loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
         begins = [note.text for note in loaded.notes if note.code == BEGINS_OTHERS]
@@ -208,10 +206,6 @@ class Series:
             gate.start(lambda: forked.start_instead(begins[0]))
             loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
         self.load_ns[process] = loaded.load_ns
-        versions = self.runtime.versions() if python is not None else {}
-        if versions:
-            found = ", ".join(f"{name} {version}" for name, version in versions.items())
-            self._add(Note("own-environment", f"runs in an environment of its own: {found}"))
         self._add(*loaded.notes)
 
     def prepare(self, worker: Callable[[], AnyWorker], gate: Gate, timeout_s: float) -> None:
@@ -372,7 +366,7 @@ def artifact_key(point: Point, batches: list[int], libraries: Mapping[str, str])
         "batches": batches,
         "code": _own_code(),
         # Another exporter exports something else; compiled code is for one kind of processor.
-        "libraries": {**libraries, **runtimes.get(point.runtime).versions()},
+        "libraries": dict(libraries),
         "python": platform.python_version(),
         "cpu": host.cpu_model(),
     }

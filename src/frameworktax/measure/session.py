@@ -403,7 +403,7 @@ class MeasuringSession:
         for series in self._series:
             if series.dead is None:
                 variables = self._variables(series.runtime.variables())
-                self._templates.get(series.runtime.python(), variables, series.libraries)
+                self._templates.get(variables, series.libraries)
 
     def _variables(self, further: Mapping[str, str]) -> dict[str, str]:
         return {**os.environ, **host.worker_environment(self._threads), **further}
@@ -411,7 +411,6 @@ class MeasuringSession:
     def _spawn(
         self,
         label: str,
-        python: Path | None,
         variables: Mapping[str, str],
         libraries: tuple[str, ...],
     ) -> AnyWorker:
@@ -420,14 +419,13 @@ class MeasuringSession:
             if self._stopping:
                 raise WorkerError("failed", "the session is ending")
             variables = {"TMPDIR": str(self._scratch), **variables}
-            worker = self._process(label, python, variables, libraries)
+            worker = self._process(label, variables, libraries)
             self._spawned.append(worker)
             return worker
 
     def _process(
         self,
         label: str,
-        python: Path | None,
         variables: Mapping[str, str],
         libraries: tuple[str, ...],
     ) -> AnyWorker:
@@ -435,14 +433,13 @@ class MeasuringSession:
             return Worker(
                 label,
                 memory_bytes=self._memory_bytes,
-                python=python,
                 environment=self._variables(variables),
                 templates=self._templates,
                 libraries=libraries,
             )
-        if python is not None or set(variables) - {"TMPDIR"}:
-            lacks = "this process's allocator" if python is None else "this environment"
-            raise WorkerError("unavailable", f"a module measured in place keeps {lacks}")
+        if set(variables) - {"TMPDIR"}:
+            why = "a module measured in place keeps this process's allocator"
+            raise WorkerError("unavailable", why)
         return InPlace(label)
 
     def _make_scratch(self) -> None:

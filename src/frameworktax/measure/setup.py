@@ -60,18 +60,17 @@ class SetupProcess:
         self._spawn = spawn
         self._series = series
         self._process: AnyWorker | None = None
-        self._python: Path | None = None
         self._temporary: Path | None = None
 
-    def get(self, python: Path | None = None, *, fresh: bool = False) -> AnyWorker:
-        """Return the process of this interpreter, a new one where none is well.
+    def get(self, *, fresh: bool = False) -> AnyWorker:
+        """Return the process, a new one where none is well.
 
         Raises:
             WorkerError: none can be started.
             StoreError: the cache takes nothing more.
         """
         here = self._process
-        if here is not None and not fresh and here.alive and self._python == python:
+        if here is not None and not fresh and here.alive:
             return here
         self.close()
         self._temporary = self._scratch / f"{orphans.NAME}set-up-{os.urandom(8).hex()}"
@@ -85,8 +84,7 @@ class SetupProcess:
         if any(series.is_to_be_prepared for series in list(self._series)):
             needed.add("exporter")
         variables = {"TMPDIR": str(self._temporary)}
-        self._process = self._spawn("set-up", python, variables, libraries_in(needed))
-        self._python = python
+        self._process = self._spawn("set-up", variables, libraries_in(needed))
         return self._process
 
     def close(self) -> None:
@@ -198,8 +196,7 @@ class Setup:
                 if not series.runtime.prepares:
                     self._submit(self._make_ready, series)
             exports = [series for series in wanted + twins if series.runtime.prepares]
-            # What is asked for before its twins, one interpreter after another.
-            exports.sort(key=lambda one: (one.is_twin, str(one.runtime.python() or "")))
+            exports.sort(key=lambda one: one.is_twin)  # what is asked for comes first
             quick = [series for series in exports if not series.runtime.compiles]
             waiting = iter(quick)  # both threads take from it
             if len(quick) > 1 and self._has_room_for_two():
@@ -259,11 +256,11 @@ class Setup:
 
     def _prepare(self, series: Series, process: SetupProcess) -> bool:
         """Export for one runtime; where that fails, once more in a fresh process."""
-        python, gate, limit_s = series.runtime.python(), self._gate, self._plan.setup_limit_s
+        gate, limit_s = self._gate, self._plan.setup_limit_s
         self._news.put((series.label, "compiling" if series.runtime.compiles else "exporting"))
 
         def get(*, fresh: bool = False) -> AnyWorker:
-            return gate.start(lambda: process.get(python, fresh=fresh))
+            return gate.start(lambda: process.get(fresh=fresh))
 
         try:
             try:

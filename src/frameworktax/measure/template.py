@@ -96,7 +96,6 @@ class Interpreter(Process):
 
     def __init__(
         self,
-        python: Path | None,
         words: Sequence[str],
         environment: Mapping[str, str],
         channel: int,
@@ -104,7 +103,7 @@ class Interpreter(Process):
     ) -> None:
         # -P: a file named like a module in the current folder must not shadow it.
         self._process = subprocess.Popen(
-            [str(python or sys.executable), "-P", "-m", *words],
+            [sys.executable, "-P", "-m", *words],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -227,13 +226,13 @@ class Template:
         self._is_ready = False
 
     @classmethod
-    def start(cls, python: Path | None, environment: Mapping[str, str]) -> Template:
+    def start(cls, environment: Mapping[str, str]) -> Template:
         """Start one with the standard library and numpy alone; arguments as of ``Interpreter``."""
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         room = "_" * (os.pathconf("/", "PC_PATH_MAX") + len("TMPDIR="))
         with theirs:
             words = MODULE, str(theirs.fileno())
-            process = Interpreter(python, words, {**environment, ROOM: room}, theirs.fileno())
+            process = Interpreter(words, {**environment, ROOM: room}, theirs.fileno())
         return cls(process, control)
 
     def branch(self, library: str) -> Template:
@@ -286,8 +285,8 @@ class Template:
         self._process.end()
 
 
-_Kind = tuple[Path | None, tuple[tuple[str, str], ...], str]
-"""Interpreter, environment variables, folder."""
+_Kind = tuple[tuple[tuple[str, str], ...], str]
+"""Environment variables, folder."""
 
 
 class Templates:
@@ -300,7 +299,6 @@ class Templates:
 
     def get(
         self,
-        python: Path | None,
         environment: Mapping[str, str],
         libraries: tuple[str, ...] = (),
     ) -> Template | None:
@@ -312,7 +310,7 @@ class Templates:
         if not hasattr(os, "pidfd_open"):  # other systems than Linux
             return None
         variables = {name: value for name, value in environment.items() if name != "TMPDIR"}
-        kind = (python, tuple(sorted(variables.items())), str(Path.cwd()))
+        kind = (tuple(sorted(variables.items())), str(Path.cwd()))
         if "TMPDIR" in os.environ:
             variables["TMPDIR"] = os.environ["TMPDIR"]
         with self._finding:
@@ -334,7 +332,7 @@ class Templates:
                 return None
             found = below.branch(libraries[-1])
         else:
-            found = Template.start(kind[0], variables)
+            found = Template.start(variables)
         self._found[kind, libraries] = found
         return found
 

@@ -65,7 +65,7 @@ CHANGING = frozenset(
     {
         *("calls-not-blocks", "clock-jump", "few-processes", "last-try-failed", "no-interval"),
         "not-ranked",
-        *("own-environment", "process-lost", "quantised-reference", "samples-lost"),
+        *("process-lost", "quantised-reference", "samples-lost"),
     }
 )
 """Codes of a point's notes that change the answer, or how far it may be believed."""

@@ -13,7 +13,6 @@ from frameworktax.errors import UsageError, nearest
 from frameworktax.models import entry_points, with_plugins
 from frameworktax.records import DEPLOYED
 from frameworktax.runtimes.base import Runtime
-from frameworktax.runtimes.environments import Recipe
 
 GROUP = "frameworktax.runtimes"
 
@@ -109,26 +108,6 @@ def without_deployed(name: str) -> str:
     if "@" not in name:
         return name
     return name.removesuffix(f"@{DEPLOYED}").removesuffix(f"-{DEPLOYED}")
-
-
-def recipes() -> dict[str, Recipe]:
-    """Return name → contents of every environment that a runtime can live in."""
-    found = [get(name) for name in names()]
-    return {one.environment: one.recipe for one in found if one.recipe is not None}
-
-
-def recipe(name: str) -> Recipe:
-    """Return what an environment consists of.
-
-    Raises:
-        UsageError: there is no such name.
-    """
-    known = recipes()
-    if name not in known:
-        raise UsageError(
-            f"no environment '{name}'{nearest(name, known)} (see 'frameworktax env list')"
-        )
-    return known[name]
 
 
 def distributions() -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from frameworktax.runtimes.artifacts import (
     positional,
 )
 from frameworktax.runtimes.base import Call, Target
-from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.onnxruntime import export_onnx
 from frameworktax.runtimes.torch_common import confine
 
@@ -103,7 +102,6 @@ class Jax(ArtifactRuntime):
     paradigm = "deferred"
     packages = ("torch", "jax", "torchax")
     extra = "jax"
-    recipe = Recipe(("jax==0.10.2", "torchax==0.0.13"), 400)
     libraries = ("jaxlib",)
     loaded = _JaxLoaded
 
@@ -169,7 +167,6 @@ class ExecuTorch(ArtifactRuntime):
     packages = ("torch", "executorch")
     imports = ("torch",)
     extra = "executorch"
-    recipe = Recipe(("executorch==1.5.1",), 550)
     loaded = _ExecuTorchLoaded
 
     def write(self, export: Export) -> dict[int, str]:
@@ -231,7 +228,6 @@ class LiteRt(ArtifactRuntime):
     name = "litert"
     packages = ("torch", "litert_torch", "ai_edge_litert")
     extra = "litert"
-    recipe = Recipe(("litert-torch==0.10.0", "ai-edge-litert==2.3.0"), 950)
     loaded = _LiteRtLoaded
 
     def write(self, export: Export) -> dict[int, str]:
@@ -302,17 +298,17 @@ class Iree(ArtifactRuntime):
     name = "iree"
     packages = ("torch", "onnx", "onnxscript", "iree.compiler", "iree.runtime")
     extra = "iree"
-    recipe = Recipe(("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0"), 400)
+    libraries = ("iree-base-compiler", "iree-base-runtime")
     compiles = True
     takes_onnx = True
     loaded = _IreeLoaded
 
-    def absent(self) -> list[str]:
-        """Return the packages that cannot be imported here; ``iree`` alone may be a namespace."""
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing; ``iree`` alone may be a namespace."""
         try:
-            return super().absent()
+            return super().missing(target)
         except ModuleNotFoundError:  # the parent of a dotted name
-            return ["iree"]
+            return "iree not installed; pip install 'frameworktax[iree]'"
 
     def write(self, export: Export) -> dict[int, str]:
         """Export to ONNX, import that into MLIR, compile."""
@@ -355,7 +351,6 @@ class Tract(ArtifactRuntime):
     name = "tract"
     packages = ("torch", "onnx", "onnxscript", "tract")
     extra = "tract"
-    recipe = Recipe(("tract==0.23.9",), 50)
     loaded = _TractLoaded
     takes_onnx = True
 

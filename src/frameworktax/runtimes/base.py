@@ -20,9 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from frameworktax.runtimes import environments
-from frameworktax.runtimes.environments import Recipe
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -98,8 +95,6 @@ class Runtime(ABC):
     """Importable names that must be there."""
     extra: ClassVar[str] = ""
     """The extra that installs them, ``pip install 'frameworktax[extra]'``; empty for none."""
-    recipe: ClassVar[Recipe | None] = None
-    """What the environment of its own consists of that it can live in."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions that move its numbers and are named like no package above."""
     options: ClassVar[Mapping[str, str]] = {}
@@ -134,11 +129,6 @@ class Runtime(ABC):
     operators where functions that call kernels are known by name."""
 
     @property
-    def environment(self) -> str:
-        """The environment it can live in, ``frameworktax env create NAME``; empty for none."""
-        return self.name.partition("@")[0] if self.recipe is not None else ""
-
-    @property
     def computes_padding(self) -> bool:
         """Whether it computes the padded tokens of ragged input."""
         return self.paradigm != "sparse-input"
@@ -156,39 +146,20 @@ class Runtime(ABC):
         """Return the precision it computes a workload of this precision in."""
         return self.option if self.option in LOWER else precision
 
-    def absent(self) -> list[str]:
-        """Return the packages that cannot be imported here."""
-        return [p for p in self.packages if importlib.util.find_spec(p) is None]
-
-    def python(self) -> Path | None:
-        """Return the interpreter its processes need, or None if this one does."""
-        if not self.environment or not self.absent():
-            return None
-        return environments.python_of(self.environment)
-
     def variables(self) -> Mapping[str, str]:
         """Return environment variables that its measuring processes are started with."""
         return {}
 
     def distributions(self) -> set[str]:
         """Return the distributions whose versions are recorded and part of its artifacts' key."""
-        pinned = self.recipe.names() if self.recipe else []
-        return {name.replace("_", "-") for name in self.packages} | {*self.libraries, *pinned}
-
-    def versions(self) -> dict[str, str]:
-        """Return package → version of its environment, where it needs one of its own."""
-        return environments.installed(self.environment) if self.python() else {}
+        return {name.replace("_", "-") for name in self.packages} | {*self.libraries}
 
     def missing(self, target: Target) -> str | None:
         """Return why this runtime cannot run here and what to do, or None if it can."""
-        absent = self.absent()
-        if absent and self.python() is None:
-            remedy = f"pip install {' '.join(absent)}"
-            if self.extra:
-                remedy = f"pip install 'frameworktax[{self.extra}]'"
-            if self.environment:
-                remedy = f"frameworktax env create {self.environment}"
-            return f"{', '.join(absent)} not installed; {remedy}"
+        absent = [p for p in self.packages if importlib.util.find_spec(p) is None]
+        if absent:
+            install = f"'frameworktax[{self.extra}]'" if self.extra else " ".join(absent)
+            return f"{', '.join(absent)} not installed; pip install {install}"
         kind = "cuda" if target.is_cuda else "cpu"
         if kind not in self.devices:
             return f"runs on {' and '.join(self.devices)} only; choose --device {self.devices[0]}"

@@ -22,7 +22,6 @@ from frameworktax.runtimes.artifacts import (
     without_gradients,
 )
 from frameworktax.runtimes.base import Loaded, Target
-from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.torch_common import (
     TorchLoaded,
     TorchRuntime,
@@ -178,7 +177,7 @@ class ZenTorch(Inductor):
     devices = ("cpu",)
     precisions = ("float32", "bfloat16")
     packages = ("torch", "zentorch")
-    recipe = Recipe(("zentorch==2.13.0.2",), 120)
+    extra = "zentorch"
     options: ClassVar[Mapping[str, str]] = {}
 
     def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
