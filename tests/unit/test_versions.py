@@ -9,12 +9,7 @@ from frameworktax.measure.series import series_of
 from frameworktax.records import Point, Workload
 
 ENGINES = [
-    ("iree", "iree-base-compiler"),
-    ("iree", "iree-base-runtime"),
-    ("executorch", "executorch"),
-    ("litert", "litert-torch"),
-    ("litert", "ai-edge-litert"),
-    ("tract", "tract"),
+    ("onnxruntime", "onnxscript"),
     ("zentorch", "zentorch"),
     ("jax", "jaxlib"),
     ("jax", "torchax"),
