@@ -25,7 +25,7 @@ from frameworktax.errors import WorkerError
 from frameworktax.host.cache import atomic_path
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import OnTorch, configure, flatten
+from frameworktax.runtimes.torch_common import configure, flatten
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,8 +53,6 @@ class Artifact:
         files: batch size → the engine's file that serves it, by name within the folder.
         notes: (code, text) pairs that belong beside every number.
         free_dimension: the engine's name for the batch, where it has one.
-        new_tokens: how many to generate; None for a forward pass.
-        cache: heads and head dimension of each tensor of the cache, where generating has one.
     """
 
     folder: Path
@@ -64,8 +62,6 @@ class Artifact:
     files: dict[int, str] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
     free_dimension: str | None = None
-    new_tokens: int | None = None
-    cache: list[list[int]] = field(default_factory=list)
 
     @classmethod
     def read(cls, directory: Path) -> Artifact:
@@ -80,7 +76,8 @@ class Artifact:
         found = json.loads(path.read_text(encoding="utf-8"))
         found["files"] = {int(batch): name for batch, name in found["files"].items()}
         found["notes"] = [(code, text) for code, text in found["notes"]]
-        return cls(folder=path.parent, **found)
+        names = {field.name for field in fields(Artifact)} & found.keys()  # older ones had more
+        return cls(folder=path.parent, **{name: found[name] for name in names})
 
     def write(self) -> None:
         """Write the manifest into the folder, over an older one."""
@@ -203,16 +200,15 @@ class Export(Artifact):
         tensors = model.inputs(min(batches)).tensors()
         super().__init__(
             folder=folder,
-            names=[_port(*path.split(".", 1)) for path in tensors],
+            # As an exported graph calls them: ``input_0``, or by their own names.
+            names=[
+                f"input_{name}" if kind == "args" else name
+                for kind, name in (path.split(".", 1) for path in tensors)
+            ],
             dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors.values()],
             batch_dims=[model.batch_dims.get(path) for path in tensors],
             notes=list(model.notes),
-            new_tokens=model.decoding.new_tokens if model.decoding else None,
         )
-
-    def each(self, suffix: str) -> dict[int, str]:
-        """Return batch size → name of a file of its own."""
-        return {batch: f"model-{batch}.{suffix}" for batch in self.batches}
 
     def programs(self, batches: Sequence[int]) -> list[Exported]:
         """Export with a dynamic batch; where that fails, once for each batch size, and say so.
@@ -274,11 +270,6 @@ class Export(Artifact):
             np.savez(self.folder / INPUTS.format(batch), **arrays)
         self.files = dict(files)
         self.write()
-
-
-def _port(kind: str, name: str) -> str:
-    """Return what an input is called in an exported graph: ``input_0``, or its own name."""
-    return f"input_{name}" if kind == "args" else name
 
 
 # --- runtimes made of the two ---------------------------------------------------------------------
@@ -346,8 +337,10 @@ def copying(make: Callable[[], Memory]) -> Serve:
     return serve
 
 
-class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
+class TorchArtifactLoaded(ArtifactLoaded):
     """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches."""
+
+    outputs = Loaded.outputs
 
     def start(self) -> None:
         """Set torch's threads and device."""
@@ -420,8 +413,6 @@ class ArtifactRuntime(Runtime):
     prepares = True
     loaded: ClassVar[type[ArtifactLoaded]]
     """Runs what was exported; engines start when a batch size is bound."""
-    decoding_loaded: ClassVar[type[ArtifactLoaded] | None] = None
-    """The same for an artefact that generates."""
 
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
@@ -444,6 +435,4 @@ class ArtifactRuntime(Runtime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read the manifest of what was exported."""
-        artifact = Artifact.read(directory)
-        kind = self.decoding_loaded if artifact.new_tokens is not None else None
-        return (kind or self.loaded)(artifact, target, self.option)
+        return self.loaded(Artifact.read(directory), target, self.option)

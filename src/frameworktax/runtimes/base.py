@@ -56,9 +56,14 @@ class Loaded(ABC):
     def bind(self, batch: int) -> Call:
         """Return a call that runs the model on the inputs of this batch size."""
 
-    @abstractmethod
     def outputs(self, result: Any) -> list[np.ndarray]:
-        """Return a call's result as float64/int64 arrays, in the order eager gives them."""
+        """Return a call's result as float64/int64 arrays, in the order eager gives them.
+
+        By default it is what a module returns.
+        """
+        from frameworktax.runtimes.torch_common import to_arrays
+
+        return to_arrays(result)
 
     def synchronize(self) -> None:
         """Wait until everything enqueued on a device is complete; nothing to do on a CPU."""
@@ -180,7 +185,7 @@ class Runtime(ABC):
             if not self.kv_caches:
                 return (
                     "runs forward passes only; leave out --phase generate, or choose --runtimes "
-                    "eager,inference-mode,inductor,onnxruntime,openvino"
+                    "eager,inference-mode,inductor"
                 )
             have = " or ".join(self.kv_caches)
             return f"generates only with --kv-cache {have}, not {workload.kv_cache}"

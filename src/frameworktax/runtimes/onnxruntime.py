@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
-from frameworktax.models.ragged import IDS
-from frameworktax.runtimes import decoding
 from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
     ArtifactRuntime,
@@ -32,7 +30,6 @@ from frameworktax.runtimes.base import SERIAL, Call
 if TYPE_CHECKING:
     import numpy as np
 
-    from frameworktax.records import Workload
     from frameworktax.runtimes.artifacts import Exported
 
 FUSED = ("Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention")
@@ -72,19 +69,6 @@ def export_onnx(export: Export) -> dict[int, str]:
         program.save(str(file))
 
     return export.save("onnx", write)
-
-
-def _export_step(export: Export) -> dict[int, str]:
-    """Export one step of decoding to one ONNX file for all batch sizes."""
-    import torch
-
-    step, given, made = decoding.export_step(export)
-    program = torch.onnx.export(
-        step, (), input_names=given, output_names=made, dynamo=True, verbose=False
-    )
-    export.free_dimension = _symbol(program, [0] * len(given))
-    program.save(str(export.folder / "model.onnx"))
-    return dict.fromkeys(export.batches, "model.onnx")
 
 
 def _take(export: Export, path: Path) -> dict[int, str]:
@@ -196,8 +180,11 @@ def _operators(graph: Any) -> Counter[str]:
 # --- from files to calls --------------------------------------------------------------------------
 
 
-class OnnxSessions(ArtifactLoaded):
-    """Sessions over an artefact, one for each batch size, the batch fixed."""
+class OnnxLoaded(ArtifactLoaded):
+    """Sessions over an artefact, one for each batch size, the batch fixed; inputs are bound."""
+
+    place: tuple[Any, ...] = ()
+    """Where inputs and outputs are: the CPU, or device and number."""
 
     def session(self, batch: int | None) -> Any:
         """Start the session for a batch size on the CPU; for None one that takes any.
@@ -233,13 +220,6 @@ class OnnxSessions(ArtifactLoaded):
         import onnxruntime
 
         return onnxruntime.InferenceSession(str(self._artifact.file(batch)), options, **settings)
-
-
-class OnnxLoaded(OnnxSessions):
-    """A forward pass over bound inputs and outputs."""
-
-    place: tuple[Any, ...] = ()
-    """Where inputs and outputs are: the CPU, or device and number."""
 
     def bind(self, batch: int) -> Call:
         """Return a run of the session over bound inputs and preallocated outputs."""
@@ -324,35 +304,6 @@ def _is_static(session: Any) -> bool:
     )
 
 
-class OnnxDecodingLoaded(OnnxSessions, decoding.DecodingLoaded):
-    """A step of decoding; what one run returns the next one takes, nothing is copied."""
-
-    def starts(self, batch: int) -> Callable[[], Callable[[np.ndarray], np.ndarray]]:
-        """Return what begins with a cache of length 0 and returns the session's step."""
-        import numpy as np
-        import onnxruntime
-
-        cache = self._artifact.cache
-        run = self.session(batch).run_with_ort_values
-        value = onnxruntime.OrtValue.ortvalue_from_numpy
-        past = decoding.past_names(cache)
-        wanted = [decoding.NEXT, *decoding.present_names(cache)]
-        empty = [value(np.zeros((batch, heads, 0, head), np.float32)) for heads, head in cache]
-
-        def start() -> Callable[[np.ndarray], np.ndarray]:
-            kept = empty
-
-            def step(tokens: np.ndarray) -> np.ndarray:
-                nonlocal kept
-                given = {IDS: value(tokens), **dict(zip(past, kept, strict=True))}
-                found, *kept = run(wanted, given)
-                return found.numpy()  # type: ignore[no-any-return] # an engine's
-
-            return step
-
-        return start
-
-
 class OnnxRuntime(ArtifactRuntime):
     """Graph level *all* by default; one session per batch size with the batch fixed.
 
@@ -377,24 +328,11 @@ class OnnxRuntime(ArtifactRuntime):
         "int8": "quantize_dynamic; floating-point inputs and outputs",
     }
     takes_onnx = True
-    kv_caches: ClassVar[tuple[str, ...]] = decoding.KV_CACHES
     loaded: ClassVar[type[ArtifactLoaded]] = OnnxLoaded
-    decoding_loaded: ClassVar[type[ArtifactLoaded] | None] = OnnxDecodingLoaded
-
-    def cannot(self, workload: Workload) -> str | None:
-        """Return why not; the transformer optimiser knows no graph with a cache of any length."""
-        if self.option == "fused" and workload.phase == "generate":
-            return "fuses forward passes only; choose onnxruntime"
-        return super().cannot(workload)
 
     def write(self, export: Export) -> dict[int, str]:
         """Export to ONNX; fuse or quantise where that was asked for."""
-        if export.model.decoding is not None:
-            files = _export_step(export)
-        elif self.option == "fused":
-            files = _export_fused(export)
-        else:
-            files = export_onnx(export)
+        files = _export_fused(export) if self.option == "fused" else export_onnx(export)
         if self.computes_in(export.target.precision) == "int8":
             files = _quantize(export, files)
         return files

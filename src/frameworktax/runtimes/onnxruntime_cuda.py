@@ -211,9 +211,7 @@ class OnnxRuntimeCuda(OnnxRuntime):
     serves_with: ClassVar[tuple[str, ...]] = ("onnxruntime-gpu",)
     tunings = ()
     options: ClassVar[Mapping[str, str]] = {}
-    kv_caches = ()
     loaded: ClassVar[type[ArtifactLoaded]] = OnnxCudaLoaded
-    decoding_loaded = None
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing: a GPU, the packages, the build with the CUDA provider."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.models.finalize import place
-from frameworktax.runtimes import decoding
 from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
     ArtifactRuntime,
@@ -35,19 +34,10 @@ HINTS = {"float32": "f32", "bfloat16": "bf16"}
 has it, and is off by 0.02."""
 
 
-def _write_step(export: Export) -> dict[int, str]:
-    import openvino
-
-    program, given, made = decoding.export_step(export)
-    converted = openvino.convert_model(program)
-    for port, name in zip([*converted.inputs, *converted.outputs], [*given, *made], strict=True):
-        port.tensor.set_names({name})
-    openvino.save_model(converted, export.folder / "model.xml", compress_to_fp16=False)
-    return dict.fromkeys(export.batches, "model.xml")
-
-
-class _Compiling(ArtifactLoaded):
+class _Loaded(ArtifactLoaded):
     """Compiles for a target, and notes where the engine computes in another precision."""
+
+    _alive: tuple[Any, ...] = ()
 
     def start(self) -> None:
         import openvino
@@ -55,12 +45,14 @@ class _Compiling(ArtifactLoaded):
         self._core = openvino.Core()
         self._differs: list[tuple[str, str]] = []
 
-    def read(self, batch: int | None) -> Any:
-        """Return the model that serves a batch size, not compiled yet."""
-        return self._core.read_model(self._artifact.file(batch))
+    def compiled(self, batch: int | None) -> Any:
+        """Compile the model that serves a batch size, with its sizes where there is one."""
+        import openvino
 
-    def compiled(self, model: Any) -> Any:
-        """Compile a model."""
+        model = self._core.read_model(self._artifact.file(batch))
+        if batch is not None:
+            sizes = [array.shape for array in self._artifact.inputs(batch)]
+            model.reshape({i: openvino.PartialShape(size) for i, size in enumerate(sizes)})
         hint = HINTS["bfloat16" if self._option == "bfloat16" else self._target.precision]
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
@@ -78,25 +70,11 @@ class _Compiling(ArtifactLoaded):
     def notes(self) -> list[tuple[str, str]]:
         return super().notes() + self._differs
 
-
-class _Loaded(_Compiling):
-    _alive: tuple[Any, ...] = ()
-
-    def read(self, batch: int | None) -> Any:
-        """Return the model that serves a batch size, with its sizes where there is one."""
-        import openvino
-
-        model = super().read(batch)
-        if batch is not None:
-            sizes = [array.shape for array in self._artifact.inputs(batch)]
-            model.reshape({i: openvino.PartialShape(size) for i, size in enumerate(sizes)})
-        return model
-
     def bind(self, batch: int) -> Call:
         import openvino
 
         arrays = self._artifact.inputs(batch)
-        request = self.compiled(self.read(batch)).create_infer_request()
+        request = self.compiled(batch).create_infer_request()
         tensors = [openvino.Tensor(array, shared_memory=True) for array in arrays]
         for index, tensor in enumerate(tensors):
             request.set_input_tensor(index, tensor)
@@ -115,7 +93,7 @@ class _Loaded(_Compiling):
     def serve(self, batch: int | None) -> Serve:
         import openvino
 
-        compiled = self.compiled(self.read(batch))
+        compiled = self.compiled(batch)
         ports = [*compiled.inputs, *compiled.outputs]
         if all(port.partial_shape.is_static for port in ports):
 
@@ -143,33 +121,6 @@ class _Loaded(_Compiling):
         return serve
 
 
-class _DecodingLoaded(_Compiling, decoding.DecodingLoaded):
-    """A stateful model: the cache stays inside the engine, tokens go in and out."""
-
-    def starts(self, batch: int) -> Callable[[], Callable[[np.ndarray], np.ndarray]]:
-        from openvino._offline_transformations import apply_make_stateful_transformation
-
-        cache = self._artifact.cache
-        past, present = decoding.past_names(cache), decoding.present_names(cache)
-        model = self.read(batch)
-        sizes = [[batch, -1], *([batch, heads, -1, head] for heads, head in cache)]
-        model.reshape(dict(enumerate(sizes)))
-        if cache:
-            apply_make_stateful_transformation(model, dict(zip(past, present, strict=True)))
-        request = self.compiled(model).create_infer_request()
-
-        def step(tokens: np.ndarray) -> np.ndarray:
-            # Copied out: the next step writes where this one's token is.
-            made: np.ndarray = request.infer([tokens], share_inputs=True)[0]
-            return made
-
-        def start() -> Callable[[np.ndarray], np.ndarray]:
-            request.reset_state()
-            return step
-
-        return start
-
-
 class OpenVino(ArtifactRuntime):
     """Latency hint, static shapes, one infer request per batch size, no cache of compilations."""
 
@@ -185,9 +136,7 @@ class OpenVino(ArtifactRuntime):
         "bfloat16": "computes in bfloat16; float32 inputs and outputs",
     }
     takes_onnx = True
-    kv_caches = decoding.KV_CACHES
     loaded = _Loaded
-    decoding_loaded = _DecodingLoaded
 
     def exported(self, model: Model, target: Target) -> Model:
         """Return it in float32: the hint at compilation sets the precision."""
@@ -199,8 +148,6 @@ class OpenVino(ArtifactRuntime):
         """Export and convert; an ONNX file is read by the engine itself."""
         if export.model.onnx_path is not None:
             return export_onnx(export)
-        if export.model.decoding is not None:
-            return _write_step(export)
         import openvino
 
         def write(exported: Exported, file: Path) -> None:

@@ -137,15 +137,7 @@ def given(model: Model | None) -> Model:
     return model
 
 
-class OnTorch(Loaded):
-    """Outputs are torch's tensors."""
-
-    def outputs(self, result: Any) -> list[np.ndarray]:
-        """Return the outputs in the order of the module's own."""
-        return to_arrays(result)
-
-
-class TorchLoaded(OnTorch):
+class TorchLoaded(Loaded):
     """A callable that takes a model's inputs: its module, or what decodes with it.
 
     ``mode`` is entered around every call, as a user's code does.

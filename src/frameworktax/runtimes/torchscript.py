@@ -90,7 +90,7 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
                 _check(program, module, model, batch)
         except Exception as error:  # noqa: BLE001 - operators raise anything; the note says it
             export.notes.append(static_note(error))
-            files = export.each("pt")
+            files = {batch: f"model-{batch}.pt" for batch in batches}
             for batch, name in files.items():
                 torch.jit.save(self._traced(module, model, batch), export.folder / name)
             return files
