@@ -102,7 +102,6 @@ def test_a_model_without_a_mask_takes_no_ragged_input(form, tmp_path):
     ("name", "factors"),
     [
         ("bert-tiny", {}),
-        ("distilbert", {"width": 0.1, "depth": 0.34}),
         ("roberta", TINY),
         ("electra", TINY),
         ("bert-tiny", {"twin": True}),

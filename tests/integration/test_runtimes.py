@@ -491,17 +491,14 @@ def test_what_takes_no_images_has_none_to_lay_out(tmp_path: Path) -> None:
     assert runtimes.get("torchscript@nhwc").cannot(Workload(model="mlp")) is not None
 
 
-def test_a_package_is_loaded_in_python_where_torch_has_no_loader_of_its_own(
-    prepared, monkeypatch
-) -> None:
+def test_a_package_is_not_loaded_where_torch_has_no_loader_of_its_own(prepared, monkeypatch):
     artifact = prepared("torchscript", "mlp")  # any
     loaded = runtimes.get("aot-inductor").load(None, TARGET, artifact)
-    import torch._inductor
 
     def absent(*_):
         raise TypeError("takes two arguments")
 
     monkeypatch.setattr(loaded, "_own_loader", absent)
-    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: lambda *t: t)
-    assert loaded.bind(1)()[0].shape[0] == 1
-    assert "python-loader" in dict(loaded.notes())
+    with pytest.raises(WorkerError, match="update torch") as caught:
+        loaded.bind(1)
+    assert caught.value.status == "unavailable"

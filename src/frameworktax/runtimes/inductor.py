@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from frameworktax.errors import WorkerError
 from frameworktax.models.generate import Loop
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import (
@@ -199,10 +200,13 @@ NOTE = ("compile-options", "torch._inductor.aoti_compile_and_package, freezing o
 
 class _Loaded(TorchArtifactLoaded):
     def open(self, path: Path) -> Any:
-        """Load a package with its own loader, or with ``aoti_load_package`` before torch 2.7.
+        """Load a package with its own loader.
 
-        The latter reads everything in the package in Python, asks for a compiler, and parses the
-        structure of inputs and outputs at each call (73 against 191 µs for a small model).
+        ``aoti_load_package`` parses the structure of inputs and outputs in Python at each call (191
+        against 73 µs for a small model).
+
+        Raises:
+            WorkerError: this torch has none.
         """
         # The loader unpacks the package into $TMPDIR and tidies up when it ends well; measuring
         # processes are killed, so it unpacks where the session tidies up.
@@ -211,12 +215,9 @@ class _Loaded(TorchArtifactLoaded):
         os.environ["TMPDIR"] = unpacked
         try:
             return self._own_loader(path, 1)
-        except (AttributeError, TypeError):
-            self._through_python = True
-            use_directory(self._artifact.directory)
-            import torch._inductor
-
-            return torch._inductor.aoti_load_package(str(path))  # on the current device
+        except (AttributeError, TypeError) as error:
+            text = "packages are loaded by torch 2.7 or newer; update torch"
+            raise WorkerError("unavailable", text) from error
         finally:
             if before is None:
                 del os.environ["TMPDIR"]
@@ -224,8 +225,6 @@ class _Loaded(TorchArtifactLoaded):
                 os.environ["TMPDIR"] = before
             if not self._target.is_cuda:  # GPU kernels are read when first launched
                 shutil.rmtree(unpacked, ignore_errors=True)
-
-    _through_python = False
 
     def _own_loader(self, path: Path, runners: int) -> Any:
         """Return a call of the shared object alone; ``runners`` of them at once."""
@@ -242,10 +241,7 @@ class _Loaded(TorchArtifactLoaded):
         return without_gradients(self._own_loader(self._artifact.file(batch), RUNNERS))
 
     def notes(self) -> list[tuple[str, str]]:
-        if not self._through_python:
-            return [*super().notes(), NOTE]
-        text = "loaded in Python, which parses the structure of inputs at each call; update torch"
-        return [*super().notes(), NOTE, ("python-loader", text)]
+        return [*super().notes(), NOTE]
 
 
 class AotInductor(CompiledRuntime, ArtifactRuntime):

@@ -60,13 +60,13 @@ class _Encoder:
     def __init__(self, module: Any) -> None:
         config = getattr(module, "config", None)
         kind = str(getattr(config, "model_type", type(module).__name__))
-        if kind not in LAYERS:
-            raise _unavailable(f"computes the layers of {', '.join(LAYERS)}, not of {kind}")
-        activation = getattr(config, "hidden_act", None) or getattr(config, "activation", None)
+        if kind not in KINDS:
+            raise _unavailable(f"computes the layers of {', '.join(KINDS)}, not of {kind}")
+        activation = getattr(config, "hidden_act", None)
         if activation != GELU or getattr(config, "is_decoder", False):
             raise _unavailable(f"computes encoders with {GELU}, not this {kind} ({activation})")
         try:
-            self._layers = list(_arguments(kind, module, config))
+            self._layers = list(_arguments(module, config))
             self._embeddings = module.embeddings
         except AttributeError as error:  # a model with a head, or another version's names
             raise _unavailable(
@@ -92,42 +92,28 @@ def _unavailable(reason: str) -> WorkerError:
     return WorkerError("unavailable", f"{reason}; choose another runtime")
 
 
-Parts = tuple[str, tuple[str, str], tuple[str, ...]]
-_BERT: Parts = (
-    "encoder.layer",
-    ("hidden_size", "num_attention_heads"),
-    (
-        *("attention.self.query", "attention.self.key", "attention.self.value"),
-        *("attention.output.dense", "attention.output.LayerNorm", "output.LayerNorm"),
-        *("intermediate.dense", "output.dense"),
-    ),
+KINDS = ("bert", "roberta", "electra")
+"""transformers' ``model_type`` of the models whose layers have these parts."""
+PARTS = (
+    *("attention.self.query", "attention.self.key", "attention.self.value"),
+    *("attention.output.dense", "attention.output.LayerNorm", "output.LayerNorm"),
+    *("intermediate.dense", "output.dense"),
 )
-_DISTILBERT: Parts = (
-    "transformer.layer",
-    ("dim", "n_heads"),
-    (
-        *("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-        *("attention.out_lin", "sa_layer_norm", "output_layer_norm"),
-        *("ffn.lin1", "ffn.lin2"),
-    ),
-)
-LAYERS = {"bert": _BERT, "roberta": _BERT, "electra": _BERT, "distilbert": _DISTILBERT}
-"""transformers' ``model_type`` → names of its parts, as paths of attributes: the model's layers;
-width and heads in its configuration; of a layer query, key, value, the projection of attention's
-output, the norm after it, the norm after the two linear maps, and these two."""
+"""Of a layer: query, key, value, the projection of attention's output, the norm after it, the norm
+after the two linear maps, and these two."""
 
 
-def _arguments(kind: str, module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
+def _arguments(module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
     """Yield what ``torch._transformer_encoder_layer_fwd`` takes after its input, by layer."""
     import torch
 
-    layers, sizes, paths = LAYERS[kind]
-    for layer in attrgetter(layers)(module):
-        *projections, out, first, second, inner, outer = attrgetter(*paths)(layer)
+    for layer in module.encoder.layer:
+        *projections, out, first, second, inner, outer = attrgetter(*PARTS)(layer)
         if first.eps != second.eps:
             raise _unavailable("takes one epsilon for both layer norms, this model has two")
         yield (
-            *attrgetter(*sizes)(config),
+            config.hidden_size,
+            config.num_attention_heads,
             torch.cat([p.weight for p in projections]).detach(),
             torch.cat([p.bias for p in projections]).detach(),
             out.weight,
