@@ -41,13 +41,13 @@ from frameworktax.analysis.estimates import paired_ratio
 from frameworktax.errors import FrameworktaxError
 from frameworktax.measure.parity import compare
 from frameworktax.measure.plan import Plan
-from frameworktax.optimize.blocks import shape_name
 from frameworktax.optimize.delivery import Prover
 from frameworktax.optimize.run import Asked, Optimized, optimize_model
 from frameworktax.records import DEPLOYED, REFERENCE, Estimate, Measurement, Point
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.deployment import shape_name
 from frameworktax.runtimes.serving import Deployment, load
 from frameworktax.runtimes.torch_common import to_arrays
 from frameworktax.stats import ratio_interval

@@ -472,16 +472,6 @@ def test_no_deployment_and_a_damaged_one(deploy, tmp_path):
     assert "99" in refused(deploy)
 
 
-def test_a_measured_call_on_a_device_ends_when_the_device_has_ended(deploy, monkeypatch):
-    import torch
-
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    for device in ("cpu", "cuda:1"):
-        deployment.Deployed().load(None, Target(device), deploy / "model").synchronize()
-    assert waited == ["cuda:1"]
-
-
 # --- structures -----------------------------------------------------------------------------------
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -523,6 +513,18 @@ def test_a_library_s_output_is_stood_in_for():
         _ = built.cache
     with pytest.raises(WorkerError, match="object"):
         tree((torch.ones(1), cache))
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), object()])
+def test_what_no_manifest_can_hold_is_refused(odd):
+    import torch
+
+    given = models.base.Inputs((torch.ones(1),), {"scale": odd})
+    model = models.base.Model(torch.nn.Identity(), lambda batch: given, {"args.0": 0})
+    with pytest.raises(WorkerError, match=r"kwargs\.scale is"):
+        deployment.describe(model, torch.ones(1))
+    with pytest.raises(WorkerError, match="the output holds"):
+        tree((torch.ones(1), odd))
 
 
 def test_constants_may_be_repeated_and_not_changed():

@@ -34,7 +34,6 @@ def optimize_command(
     allow: Annotated[
         str, typer.Option(help="Lower precisions to try as well: bfloat16,int8.")
     ] = "",
-    draws: Annotated[int, typer.Option(help="Inputs to compare outputs over.", min=1)] = 32,
     time_budget: options.TimeBudget = "5min",
     setup_limit: options.SetupLimit = "5min",
     until: options.Until = "3%",

@@ -93,9 +93,7 @@ class Worker:
         self._ended = False
         self._changing = threading.Lock()
         """Held while the process is another, so that none is begun after the end."""
-        self._template = (
-            None if templates is None else templates.get(self._environment, libraries)
-        )
+        self._template = None if templates is None else templates.get(self._environment, libraries)
         self._process: Interpreter | Forked
         self._begin()
         self._buffer = b""

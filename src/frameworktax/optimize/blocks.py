@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.analysis.estimates import times
-from frameworktax.records import Estimate, Measurement, Run, Workload
+from frameworktax.records import Estimate
 from frameworktax.report import charts, html
 from frameworktax.report.blocks import (
     Block,
@@ -27,8 +27,8 @@ from frameworktax.report.blocks import (
 from frameworktax.report.families import families
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.run_blocks import BREAKDOWN, breakdown_cells
-from frameworktax.report.words import NONE, milliseconds, percent, plus_minus
-from frameworktax.runtimes.deployment import Manifest, Padding, Shape, served
+from frameworktax.report.words import NONE, milliseconds, plus_minus
+from frameworktax.runtimes.deployment import Manifest, Shape, served, shape_name
 
 if TYPE_CHECKING:
     from frameworktax.optimize.race import Candidate
@@ -39,7 +39,7 @@ def optimized_blocks(found: Optimized) -> list[Block]:
     """Return what was delivered, every candidate with why it lost, and what could not race."""
     blocks: list[Block] = [Text(headline(found), style="strong")]
     if found.manifest is not None:
-        blocks.append(shapes_table(found.manifest, found.candidates))
+        blocks.append(shapes_table(found.manifest))
     blocks += [candidates_table(found.candidates), reasons(found.candidates)]
     if any(one.won for one in found.candidates):
         blocks.append(tax_table(found.candidates))
@@ -53,15 +53,13 @@ def optimized_blocks(found: Optimized) -> list[Block]:
 
 def write_page(found: Optimized, path: Path) -> None:
     """Write the race as a page: Markdown, or HTML with its pictures; raises as ``html`` does."""
-    html.write_page(path, headline(found), [*optimized_blocks(found), *pictures(found.final)])
-
-
-def pictures(final: Run) -> Iterator[Chart]:
-    """Yield latency by runtime along batch and length, as the final measured it."""
-    shown = families(final)
+    shown = families(found.final)
     points = [m for family in shown for m in family.measurements]
-    for number, picture in enumerate(charts.lines(shown)):
-        yield Chart(f"latency-{number}", picture.title, charts.drawn(picture, points))
+    pictures = [
+        Chart(f"latency-{number}", picture.title, charts.drawn(picture, points))
+        for number, picture in enumerate(charts.lines(shown))
+    ]
+    html.write_page(path, headline(found), [*optimized_blocks(found), *pictures])
 
 
 def headline(found: Optimized) -> str:
@@ -77,51 +75,41 @@ def headline(found: Optimized) -> str:
     return f"{model}: {found.folder} is {span} faster than eager, outputs proven equal{rest}"
 
 
-def shapes_table(manifest: Manifest, candidates: Sequence[Candidate] = ()) -> Table:
-    """Return what serves each shape; the tax is that of the runtime in the final."""
-    won = {(one.workload.length, one.workload.batch): one.measured for one in candidates if one.won}
-    rows = [
-        _shape_row(shape, won.get((shape.length, shape.batch)), with_tax=bool(won))
-        for shape in manifest.shapes
-        if not shape.is_between
-    ]
-    more = [shape for shape in served(manifest.shapes) if shape.is_between]
-    sizes = ", ".join(str(shape.batch) for shape in more[:20])
-    return table(
+def shapes_table(manifest: Manifest) -> Table:
+    """Return what serves each shape that was asked for, and what is said of those between."""
+    return listed(
         "Delivered: latency in ms, gain over eager (95 % interval), largest difference of outputs",
-        [
-            *("shape", "runtime", right("latency"), right("faster than eager")),
-            *([right("tax")] if won else []),
-            right("difference (allowed)"),
-        ],
-        rows,
-        hint=" ".join(
-            [f"Between them, proven equal and not timed: batch {sizes}."] * bool(more)
-            + [_padding(manifest.padding)] * bool(manifest.padding)
-        ),
+        [shape for shape in manifest.shapes if not shape.is_between],
+        {
+            Column("shape"): shape_name,
+            Column("runtime"): lambda shape: shape.runtime or "eager",
+            right("latency"): lambda shape: _interval(shape.latency_ns, 1e-6),
+            right("faster than eager"): lambda shape: _interval(shape.gain, 1),
+            right("difference (allowed)"): _difference,
+        },
+        hint=" ".join(_between(manifest)),
     )
 
 
-def _padding(padding: Padding | None) -> str:
-    axes = [name for name in ("batch", "length") if getattr(padding, name, False)]
-    return (
-        f"Any {' or '.join(axes)} between is padded to the next larger shape where that takes no "
-        "longer than eager; proven equal."
-    )
+def _between(manifest: Manifest) -> Iterator[str]:
+    more = [shape for shape in served(manifest.shapes) if shape.is_between]
+    if more:
+        sizes = ", ".join(str(shape.batch) for shape in more[:20])
+        yield f"Between them, proven equal and not timed: batch {sizes}."
+    if manifest.padding:
+        axes = [name for name in ("batch", "length") if getattr(manifest.padding, name)]
+        yield (
+            f"Any {' or '.join(axes)} between is padded to the next larger shape where that takes "
+            "no longer than eager; proven equal."
+        )
+    if manifest.unpadded:
+        yield f"No size between is padded: {manifest.unpadded}."
 
 
-def _shape_row(shape: Shape, m: Measurement | None, *, with_tax: bool) -> list[Cell | str]:
-    if shape.runtime is None:
-        return [shape.name, "eager", *[NONE] * (4 if with_tax else 3)]
-    tax = m.tax_share if m is not None else None
-    return [
-        shape.name,
-        shape.runtime,
-        _interval(shape.latency_ns, 1e-6),
-        _interval(shape.gain, 1),
-        *([percent(tax.value if tax is not None else None)] if with_tax else []),
-        f"{shape.difference:.0e} ({shape.tolerance:g})" if shape.difference is not None else NONE,
-    ]
+def _difference(shape: Shape) -> str:
+    if shape.difference is None:
+        return NONE
+    return f"{shape.difference:.0e} ({shape.tolerance:g})"
 
 
 def triple(estimate: Estimate | None) -> tuple[float, float, float] | None:
@@ -175,11 +163,6 @@ def tax_table(candidates: Sequence[Candidate]) -> Table:
         if one.won and one.measured is not None
     ]
     return table("What is still tax in the winners", ["shape", "runtime", *BREAKDOWN], rows)
-
-
-def shape_name(workload: Workload) -> str:
-    """Return a shape in words."""
-    return f"batch {workload.batch}" + (f", length {workload.length}" if workload.length else "")
 
 
 def readme(manifest: Manifest) -> str:

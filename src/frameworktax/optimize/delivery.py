@@ -24,8 +24,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from frameworktax import comparing, host, runtimes
-from frameworktax.analysis.advice import difference, proven
-from frameworktax.analysis.estimates import inverse, times
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.measure import parity
 from frameworktax.measure.plan import Plan
@@ -33,13 +31,21 @@ from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Drawn
 from frameworktax.measure.worker import Server
 from frameworktax.models.ragged import MASK
+from frameworktax.models.user import Live, send
 from frameworktax.optimize.blocks import readme, triple
-from frameworktax.optimize.race import Candidate, by_shape
+from frameworktax.optimize.race import Candidate, by_shape, candidate, gain_text
 from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Run, Workload
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import FOLDER, Artifact
 from frameworktax.runtimes.base import Target
-from frameworktax.runtimes.deployment import Interface, Manifest, Padding, Shape, configuration
+from frameworktax.runtimes.deployment import (
+    Interface,
+    Manifest,
+    Padding,
+    Shape,
+    configuration,
+    shape_name,
+)
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
@@ -50,8 +56,6 @@ LENGTHS = 4
 REPLACED = ".replaced"
 """The end of the name under which an older deployment waits until the new one is in its place."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-UNCLEAR = -1
-"""In place of a dimension: more than one changed, or by another amount."""
 DRAWS = 32
 """Inputs over which outputs are compared: the model's own, edge values and random ones."""
 LEAST_BETWEEN = 4
@@ -62,6 +66,7 @@ TRIES = 2
 """How many times the wanted number is drawn before eager's outputs are said to prove nothing."""
 Failure = tuple[tuple[Workload, str], str]
 """(shape, runtime), and why it cannot be delivered."""
+Sizes = tuple[tuple[int, ...], ...]
 
 
 def check_output(folder: Path, store: Path) -> None:
@@ -153,7 +158,7 @@ class Delivery:
         shapes, interfaces = [], []
         for workload, group in by_shape(decided).items():
             try:
-                interface, sizes = self._prover.interface(workload)
+                interface, sizes, _ = self._prover.look(workload)
             except WorkerError as error:
                 raise UsageError(f"{workload.model} cannot be delivered: {error}") from error
             interfaces.append(interface)
@@ -175,17 +180,17 @@ class Delivery:
     def _export(self, winners: Collection[Candidate]) -> Iterator[Failure]:
         """Export each winner once a length, for all the batch sizes that it won."""
         wanted = _by_place(winners)
-        for there in [p for p in self._folder.glob("*/*") if p.is_dir()]:
-            name = there.relative_to(self._folder).as_posix()
-            if _batches(there) != {one.workload.batch for one in wanted.get(name, ())}:
+        for there in [path for path in self._folder.glob("*/*") if path.is_dir()]:
+            ones = wanted.get(there.relative_to(self._folder).as_posix(), ())
+            if set(Artifact.read(there).files) != {one.workload.batch for one in ones}:
                 shutil.rmtree(there)
         for name, ones in wanted.items():
             to = self._folder / name
             if to.exists():
                 continue
             try:
-                won = sorted(one.workload.batch for one in ones)
-                self._prover.export(ones[0].workload, ones[0].runtime, won, to)
+                batches = sorted(one.workload.batch for one in ones)
+                self._prover.export(ones[0].workload, ones[0].runtime, batches, to)
             except WorkerError as error:
                 for one in ones:
                     yield (one.workload, one.runtime), f"exporting it to deliver it: {error}"
@@ -211,7 +216,7 @@ class Delivery:
                     yield Shape(
                         batch=batch,
                         length=workload.length,
-                        sizes=self._prover.interface(workload)[1],
+                        sizes=self._prover.look(workload)[1],
                         runtime=ones[0].runtime,
                         folder=place,
                         is_between=True,
@@ -245,7 +250,7 @@ class Delivery:
         """Put a manifest into the folder; what loaded it before is ended."""
         self.manifest = manifest
         deployment.write(self._folder, manifest)
-        self._prover.forget()
+        self._prover.rest("serving")
 
     def _prove(self) -> None:
         """Prove every shape; one between that is not proven is not served."""
@@ -253,7 +258,7 @@ class Delivery:
         shapes = []
         for shape in self.manifest.shapes:
             if shape.runtime is not None:
-                wanted = between_draws if shape.is_between else self._asked.draws
+                wanted = between_draws if shape.is_between else DRAWS
                 proof = self._proof(self._workload(shape), shape, wanted)
                 if proof.failure and shape.is_between:
                     continue
@@ -268,8 +273,7 @@ class Delivery:
             shapes.append(shape)
         self._write(replace(self.manifest, shapes=tuple(shapes)))
         if not self.failures:
-            padded = self._padded()
-            self._write(replace(self.manifest, padding=padded))
+            self._pad()
 
     def _proof(self, workload: Workload, shape: Shape, wanted: int) -> Proof:
         """Compare outputs at a workload, as what serves a shape computes them."""
@@ -281,57 +285,58 @@ class Delivery:
 
     # --- sizes between the shapes -----------------------------------------------------------------
 
-    def _padded(self) -> Padding | None:
-        """Return the padding that is proven equal between the shapes, None for none.
-
-        Rows are added, then tokens, then both: what is not proven together is not done together.
-        """
-        known = {(shape.length, shape.batch) for shape in deployment.served(self.manifest.shapes)}
+    def _pad(self) -> None:
+        """Have sizes between the shapes padded where that is proven equal; else note why not."""
+        first = self._asked.workloads[0]
         batches = sorted({w.batch for w in self._asked.workloads})
         lengths = sorted({w.length for w in self._asked.workloads if w.length is not None})
-        some = between(lengths, LENGTHS)
-        gaps = [(n, b) for n in lengths or (None,) for b in between(batches, max(batches))]
-        rows = [at for at in gaps if at not in known]
-        tokens = [(n, b) for n in some for b in (batches[0], batches[-1])]
-        both = [(n, b) for n in some for b in between(batches, LENGTHS)]
-        if not rows and not tokens:
-            return None
+        if not between(batches) and not between(lengths):
+            return
+        padding, why = None, None
         try:
-            padding = _axes(self._asked.workloads[0], lengths, self._prover)
-            if padding is None:
-                return None
-            padding = self._tried(replace(padding, batch=True), rows) or padding
-            if self._has_mask(padding):
-                alone = self._tried(replace(padding, length=True), tokens)
-                if alone is not None and both and (padding.batch or not rows):
-                    alone = self._tried(replace(alone, batch=True), both)
-                padding = alone or padding
-        except WorkerError:
-            return None  # the model cannot be asked at other sizes
-        return padding if padding.batch or padding.length else None
+            axes = _axes(first, lengths, self._prover)
+            names = self.manifest.interface.names
+            masked = MASK in names and axes.inputs[names.index(MASK)][1] is not None
+            known = {(shape.length, shape.batch) for shape in self.manifest.shapes}
+            gaps = [
+                replace(first, length=length, batch=batch)
+                for length in [*lengths, *(between(lengths, LENGTHS) if masked else ())] or [None]
+                for batch in [*batches, *between(batches)]
+                if (length, batch) not in known
+            ]
+            if gaps:
+                axes = replace(
+                    axes,
+                    batch=any(w.batch not in batches for w in gaps),
+                    length=any(w.length not in lengths for w in gaps if lengths),
+                )
+                step = math.ceil(len(gaps) / MOST_BETWEEN)
+                padding = self._proven_padding(axes, gaps[::step])
+        except WorkerError as error:
+            why = str(error)
+        self._write(replace(self.manifest, padding=padding, unpadded=why))
 
-    def _tried(self, padding: Padding, gaps: Sequence[tuple[int | None, int]]) -> Padding | None:
-        """Return the padding with its proof at the gaps that it would serve, None without one."""
+    def _proven_padding(self, padding: Padding, gaps: Sequence[Workload]) -> Padding:
+        """Return the padding with its proof at the gaps that it would serve.
+
+        Raises:
+            WorkerError: outputs differ at one, or it would serve none.
+        """
         self._write(replace(self.manifest, padding=padding))
-        served = []
-        for length, batch in gaps[:: math.ceil(len(gaps) / MOST_BETWEEN) or 1]:  # a step is not 0
-            workload = replace(self._asked.workloads[0], length=length, batch=batch)
-            shape = deployment.padded_to(self.manifest, self._prover.sizes(workload)[0])
-            if shape is not None:
-                served.append((workload, shape))
+        served = [
+            (workload, shape)
+            for workload in gaps
+            if (shape := deployment.padded_to(self.manifest, self._prover.look(workload)[1]))
+        ]
         if not served:
-            return None
+            raise WorkerError("unavailable", "no shape that is served is the next larger one")
         for workload, shape in served:
             proof = self._proof(workload, shape, draws_between(len(served)))
             if proof.failure:
-                return None
+                raise WorkerError("failed", f"{shape_name(workload)}: {proof.failure}")
             largest = max(padding.difference, proof.difference)
             padding = replace(padding, draws=padding.draws + proof.draws, difference=largest)
         return padding
-
-    def _has_mask(self, padding: Padding) -> bool:
-        pairs = zip(self.manifest.interface.names, padding.inputs, strict=True)
-        return any(name == MASK and at[1] is not None for name, at in pairs)
 
     # --- the gain, measured again -----------------------------------------------------------------
 
@@ -356,22 +361,22 @@ class Delivery:
         Returns:
             The proof, outputs judged by the tolerance of what serves each shape.
         """
-        found = {m.workload: m for m in proof.measurements if m.runtime == DEPLOYED}
+        found = {
+            m.workload: _judged(m, shape.tolerance)
+            for shape in self.manifest.shapes
+            for m in proof.measurements
+            if m.runtime == DEPLOYED and m.workload == self._workload(shape)
+        }
         shapes = []
         for shape in self.manifest.shapes:
-            if shape.runtime is None or shape.is_between:
-                shapes.append(shape)
-                continue
-            workload = self._workload(shape)
-            m = found.get(workload)
-            if m is not None:
-                m = found[workload] = _judged(m, shape.tolerance)
-            why = _unconfirmed(m)
-            if m is None or why or m.ratio_to_eager is None:
-                self.failures[workload, shape.runtime] = f"delivered: {why}"
-                continue
-            gain = triple(inverse(m.ratio_to_eager))
-            shapes.append(replace(shape, gain=gain, latency_ns=triple(m.latency_ns)))
+            if shape.runtime is not None and not shape.is_between:
+                workload = self._workload(shape)
+                one = candidate(workload, DEPLOYED, found.get(workload), {})
+                if why := unconfirmed(one):
+                    self.failures[workload, shape.runtime] = f"delivered: {why}"
+                latency = one.measured.latency_ns if one.measured is not None else None
+                shape = replace(shape, gain=triple(one.gain), latency_ns=triple(latency))
+            shapes.append(shape)
         self.manifest = replace(self.manifest, shapes=tuple(shapes))
         measurements = tuple(
             found[m.workload] if m.runtime == DEPLOYED else m for m in proof.measurements
@@ -412,50 +417,47 @@ def _by_place(winners: Iterable[Candidate]) -> dict[str, list[Candidate]]:
     return found
 
 
-def _batches(place: Path) -> set[int]:
-    try:
-        return set(Artifact.read(place).files)
-    except WorkerError:
-        return set()
-
-
-def _axes(workload: Workload, lengths: Sequence[int], prover: Prover) -> Padding | None:
-    """Return which dimensions of inputs and outputs are batch and length; None if unclear.
+def _axes(workload: Workload, lengths: Sequence[int], prover: Prover) -> Padding:
+    """Return which dimensions of inputs and outputs are batch and length.
 
     Found by drawing at another batch size, and at another length: the one dimension that was the
     one and is the other.
+
+    Raises:
+        WorkerError: they are not clear.
     """
-    here = prover.sizes(workload)
-    others = {"batch": replace(workload, batch=workload.batch + 1)}
-    if len(lengths) > 1:
-        others["length"] = replace(workload, length=lengths[-1])
-    found: dict[str, list[list[int | None]]] = {
-        "length": [[None] * len(tensors) for tensors in here]
-    }
-    for axis, other in others.items():
-        pair, there = (getattr(workload, axis), getattr(other, axis)), prover.sizes(other)
+    here = prover.look(workload)[1:]
+
+    def axes(other: Workload, pair: tuple[int, int]) -> list[list[int | None]]:
+        there = prover.look(other)[1:]
         if list(map(len, there)) != list(map(len, here)):
-            return None  # a tensor for each sample or token
-        found[axis] = [
+            raise WorkerError("unavailable", "it has a tensor for each sample or token")
+        return [
             [_axis(small, large, pair) for small, large in zip(*sides, strict=True)]
             for sides in zip(here, there, strict=True)
         ]
-    if any(UNCLEAR in tensors for sides in found.values() for tensors in sides):
-        return None
-    inputs, outputs = (
-        tuple(zip(batch, length, strict=True))
-        for batch, length in zip(found["batch"], found["length"], strict=True)
-    )
+
+    more = workload.batch + 1
+    batch = axes(replace(workload, batch=more), (workload.batch, more))
+    length: list[list[int | None]] = [[None] * len(tensors) for tensors in here]
+    if len(lengths) > 1:
+        length = axes(replace(workload, length=lengths[-1]), (lengths[0], lengths[-1]))
+    inputs, outputs = (tuple(zip(b, n, strict=True)) for b, n in zip(batch, length, strict=True))
     return Padding(inputs=inputs, outputs=outputs)
 
 
 def _axis(small: Sequence[int], large: Sequence[int], pair: tuple[int, int]) -> int | None:
-    changed = [at for at, (a, b) in enumerate(zip(small, large, strict=False)) if a != b]
-    if len(small) != len(large) or len(changed) > 1:
-        return UNCLEAR
-    if not changed:
+    """Return the dimension that is the one and is the other; None where nothing changed.
+
+    Raises:
+        WorkerError: more than one did, or one by another amount.
+    """
+    changed = [at for at, both in enumerate(zip(small, large, strict=False)) if len({*both}) > 1]
+    if len(small) == len(large) and not changed:
         return None
-    return changed[0] if (small[changed[0]], large[changed[0]]) == pair else UNCLEAR
+    if len(small) != len(large) or [(small[at], large[at]) for at in changed] != [pair]:
+        raise WorkerError("unavailable", "which dimension is batch or length is not clear")
+    return changed[0]
 
 
 def _judged(m: Measurement, tolerance: float | None) -> Measurement:
@@ -466,18 +468,12 @@ def _judged(m: Measurement, tolerance: float | None) -> Measurement:
     return replace(m, parity=replace(m.parity, tolerance=tolerance, within_tolerance=verdict))
 
 
-def _unconfirmed(m: Measurement | None) -> str:
-    if m is None or m.status != "ok":
-        return f"not measured: {m.reason if m else 'left out'}"
-    if not proven(m.parity):
-        return difference(m.parity)
-    if m.ratio_to_eager is None:
-        return "too few blocks to compare it with eager; give a longer --time-budget"
-    gain = inverse(m.ratio_to_eager)
-    if gain.low > 1:
-        return ""
-    why = f"its gain is not proven: {times(gain.value)} ({gain.low:.2f} to {gain.high:.2f})"
-    return f"{why}; give a longer --time-budget" if gain.high > 1 else why
+def unconfirmed(one: Candidate) -> str:
+    """Return why what was delivered is not proven faster than eager; empty where it is."""
+    if one.gain is None or one.gain.low > 1:
+        return one.reason
+    why = f"its gain is not proven: {gain_text(one.gain)}"
+    return f"{why}; give a longer --time-budget" if one.gain.high > 1 else why
 
 
 # --- the proof ------------------------------------------------------------------------------------
@@ -505,14 +501,16 @@ class Prover:
 
     Args:
         target: device, precision and threads.
-        live: file of a sent module; None for a model with a name.
+        live: a module that is sent; None for a model with a name.
         scratch: folder for what is exchanged.
         limit_s: of each step.
     """
 
-    def __init__(self, target: Target, live: str | None, scratch: Path, limit_s: float) -> None:
-        self._target, self._live, self._scratch = target, live, scratch
-        self._limit_s = limit_s
+    def __init__(self, target: Target, live: Live | None, scratch: Path, limit_s: float) -> None:
+        self._target, self._scratch, self._limit_s = target, scratch, limit_s
+        self._live = str(scratch / "live.pkl") if live is not None else None
+        if live is not None:
+            send(live, scratch / "live.pkl")
         self._workers: dict[str, Worker] = {}
 
     def __enter__(self) -> Self:
@@ -523,11 +521,10 @@ class Prover:
     ) -> None:
         self.rest()
 
-    def _worker(self, label: str, *, fresh: bool = False) -> Worker:
+    def _worker(self, label: str) -> Worker:
         worker = self._workers.get(label)
-        if worker is None or fresh or not worker.alive:
-            if worker is not None:
-                worker.kill()
+        if worker is None or not worker.alive:
+            self.rest(label)
             variables = host.worker_environment(self._target.threads)
             variables["TMPDIR"] = str(self._scratch)
             worker = self._workers[label] = Worker(label, environment=variables)
@@ -540,8 +537,8 @@ class Prover:
             WorkerError: it failed, crashed or took too long.
         """
 
-        def prepare(worker: Worker) -> None:
-            worker.request(
+        def prepare() -> None:
+            self._worker("model").request(
                 Server.prepare,
                 self._limit_s,
                 workload=workload,
@@ -553,24 +550,18 @@ class Prover:
             )
 
         try:
-            prepare(self._worker("model"))
+            prepare()
         except WorkerError as error:
             if error.status == "timeout":
                 raise
-            prepare(self._worker("model", fresh=True))
+            self.rest("model")
+            prepare()
 
-    def interface(self, workload: Workload) -> tuple[Interface, tuple[tuple[int, ...], ...]]:
-        """Return how the module is called, and the sizes of its inputs at the workload's batch."""
-        drawn = self._draw(workload, 0)
-        return Interface(**drawn.interface), drawn.sizes
-
-    def sizes(
-        self, workload: Workload
-    ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-        """Return the sizes of the inputs and of eager's outputs at a shape."""
+    def look(self, workload: Workload) -> tuple[Interface, Sizes, Sizes]:
+        """Return how the module is called, and the sizes of inputs and eager's outputs there."""
         drawn = self._draw(workload, 0)
         outputs = parity.read_outputs(self._path("outputs"))
-        return drawn.sizes, tuple(tuple(array.shape) for array in outputs)
+        return Interface(**drawn.interface), drawn.sizes, tuple(array.shape for array in outputs)
 
     def prove(
         self, folder: Path, workload: Workload, wanted: int = DRAWS, precision: str = "float32"
@@ -583,42 +574,34 @@ class Prover:
             wanted: inputs that prove something.
             precision: what serves the shape computes in.
         """
-        proven, largest = 0, 0.0
-        tolerance = parity.TOLERANCE[precision]
+        proof = Proof(0, 0.0, parity.TOLERANCE[precision])
         for number in range(TRIES * wanted):
             try:
                 self._draw(workload, number)
                 self._serve(folder, number)
             except WorkerError as error:
-                return Proof(proven, largest, tolerance, f"input {number + 1}: {error}")
+                return replace(proof, failure=f"input {number + 1}: {error}")
             outputs = [parity.read_outputs(self._path(name)) for name in ("outputs", "served")]
             found = parity.compare(outputs[0], outputs[1], precision)
-            tolerance = found.tolerance
             if found.within_tolerance is False:
                 why = found.reason or f"differ at {found.worst}"
-                failure = f"input {number + 1} of {wanted}: outputs {why}"
-                return Proof(proven, largest, tolerance, failure)
+                return replace(proof, failure=f"input {number + 1} of {wanted}: outputs {why}")
             if found.within_tolerance:
-                proven += 1
-                largest = max(largest, found.max_relative_difference or 0.0)
-            if proven == wanted:
-                return Proof(proven, largest, tolerance)
-        failure = (
-            f"only {proven} of {TRIES * wanted} inputs gave outputs of eager that prove anything"
-        )
-        return Proof(proven, largest, tolerance, failure)
+                largest = max(proof.difference, found.max_relative_difference or 0.0)
+                proof = Proof(proof.draws + 1, largest, found.tolerance)
+            if proof.draws == wanted:
+                return proof
+        why = f"of {TRIES * wanted} inputs gave outputs of eager that prove anything"
+        return replace(proof, failure=f"only {proof.draws} {why}")
 
-    def rest(self) -> None:
-        """End the processes: nothing is to run beside what is timed; a later step starts anew."""
-        for worker in self._workers.values():
-            worker.kill()
-        self._workers.clear()
+    def rest(self, *labels: str) -> None:
+        """End both processes, or those named; a later step starts anew.
 
-    def forget(self) -> None:
-        """End the process that serves: what it loaded is about to change."""
-        worker = self._workers.pop("serving", None)
-        if worker is not None:
-            worker.kill()
+        Nothing is to run beside what is timed, and what serves has loaded what is about to change.
+        """
+        for label in labels or tuple(self._workers):
+            if (worker := self._workers.pop(label, None)) is not None:
+                worker.kill()
 
     def _draw(self, workload: Workload, number: int) -> Drawn:
         return self._worker("model").request(

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 from frameworktax import runtimes
 from frameworktax.analysis.advice import difference, proven, separable
-from frameworktax.analysis.estimates import inverse
+from frameworktax.analysis.estimates import inverse, paired_ratio
 from frameworktax.records import Estimate, Measurement, Run, Workload
 from frameworktax.report.words import duration, size_text
 from frameworktax.runtimes.base import LOWER, SERIAL, Target
-from frameworktax.stats import ratio_interval
 
 AIMS = ("latency", "throughput", "memory", "startup")
 """What a race may be for; whatever it is, what is not proven faster than eager is not delivered."""
@@ -41,8 +40,6 @@ class Candidate:
         start_ns: from nothing loaded to the end of the first call, the median of its processes.
         reason: why it lost; empty while it has not.
         won: whether it is delivered.
-        is_reserve: whether it lost in the heats by its speed alone: it comes back where everything
-            that was faster fails its proof.
     """
 
     workload: Workload
@@ -52,7 +49,6 @@ class Candidate:
     start_ns: float | None = None
     reason: str = ""
     won: bool = False
-    is_reserve: bool = False
 
     @property
     def is_in(self) -> bool:
@@ -61,28 +57,24 @@ class Candidate:
 
     def out(self, reason: str) -> Candidate:
         """Return it with why it lost."""
-        return replace(self, reason=reason, won=False, is_reserve=False)
+        return replace(self, reason=reason, won=False)
 
 
 def candidates(
     run: Run, pairs: Iterable[tuple[Workload, str]], starts: Mapping[str, float]
 ) -> list[Candidate]:
-    """Return runtimes at shapes, each with its gain or why it is out.
+    """Return runtimes at shapes as they were measured, each with its gain or why it is out.
 
-    Args:
-        run: what was measured.
-        pairs: the runtimes at their shapes.
-        starts: key of a point → ns until the end of its first call.
+    ``starts`` has the ns until the end of a first call, by the point's key.
     """
     found = {(m.workload, runtimes.without_deployed(m.runtime)): m for m in run.measurements}
-    return [
-        _candidate(workload, name, found.get((workload, name)), starts) for workload, name in pairs
-    ]
+    return [candidate(*pair, found.get(pair), starts) for pair in pairs]
 
 
-def _candidate(
+def candidate(
     workload: Workload, runtime: str, m: Measurement | None, starts: Mapping[str, float]
 ) -> Candidate:
+    """Return a runtime at a shape as it was measured, with its gain or why it is out."""
     start_ns = starts.get(m.point.key()) if m is not None else None
     one = Candidate(workload=workload, runtime=runtime, measured=m, start_ns=start_ns)
     if m is None:
@@ -116,13 +108,12 @@ def _after_heat(group: list[Candidate], aim: str) -> list[Candidate]:
         if gain is None or best is None:
             judged.append(one)
         elif gain.high <= 1:
-            judged.append(one.out(f"slower than eager in the heats: {_gain(gain)}"))
+            judged.append(one.out(f"slower than eager in the heats: {gain_text(gain)}"))
         elif len(ahead) == FINALISTS or (
             aim == "latency" and gain.value < BEHIND * best.value and gain.high < best.low
         ):
             lead = f"{ahead[0].runtime} {_shown(ahead[0], aim)}"
-            left = one.out(f"left after the heats: {_shown(one, aim)}, {lead}")
-            judged.append(replace(left, is_reserve=gain.low > 1))
+            judged.append(one.out(f"left after the heats: {_shown(one, aim)}, {lead}"))
         else:
             judged.append(one)
             ahead.append(one)
@@ -136,7 +127,7 @@ def after_final(found: Iterable[Candidate]) -> list[Candidate]:
     alone, which takes less time.
     """
     return [
-        one.out(f"not faster than eager: {_gain(one.gain)}")
+        one.out(f"not faster than eager: {gain_text(one.gain)}")
         if one.gain is not None and one.is_in and one.gain.value <= 1
         else one
         for one in found
@@ -146,14 +137,9 @@ def after_final(found: Iterable[Candidate]) -> list[Candidate]:
 def after_proof(
     found: Iterable[Candidate], failures: Mapping[tuple[Workload, str], str]
 ) -> list[Candidate]:
-    """Return the candidates after some failed as delivered.
+    """Return the candidates after some failed as delivered, each for the reason given.
 
-    At their shapes those that the race has not proven faster than eager are out with them, and
-    where no other is left the reserves are back in.
-
-    Args:
-        found: the candidates that were decided on.
-        failures: (shape, runtime) → why it failed.
+    At their shapes those that the race has not proven faster than eager are out with them.
     """
     failed = {workload for workload, _ in failures}
     left = []
@@ -161,13 +147,9 @@ def after_proof(
         why = failures.get((one.workload, one.runtime))
         is_unproven = one.is_in and one.gain is not None and one.gain.low <= 1
         if why is None and one.workload in failed and is_unproven:
-            why = f"not proven faster than eager: {_gain(one.gain)}"
+            why = f"not proven faster than eager: {gain_text(one.gain)}"
         left.append(one.out(why) if why else one)
-    return [
-        replace(one, reason="") if one.is_reserve and not any(o.is_in for o in group) else one
-        for group in by_shape(left).values()
-        for one in group
-    ]
+    return left
 
 
 def decide(found: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
@@ -221,13 +203,8 @@ def _judged(
         return one.out(f"{_shown(one, aim)}, {winner.runtime} {_shown(winner, aim)}")
     ratio = None
     if one.measured is not None and winner.measured is not None:
-        ratio = ratio_interval(blocks(one.measured), blocks(winner.measured))
-    return one.out(f"takes {_gain(ratio)} as long as {winner.runtime}")
-
-
-def blocks(m: Measurement) -> Mapping[tuple[int, int], float]:
-    """Return (process, round) → median of a block, ns."""
-    return {(process, number): float(ns) for process, number, ns in m.blocks_ns}
+        ratio = paired_ratio(one.measured, winner.measured)
+    return one.out(f"takes {gain_text(ratio)} as long as {winner.runtime}")
 
 
 def by_shape(found: Iterable[Candidate]) -> dict[Workload, list[Candidate]]:
@@ -243,28 +220,17 @@ def with_tunings(
 ) -> list[tuple[Workload, str]]:
     """Return what is measured finely: runtimes at shapes, and the tunings of each.
 
-    Args:
-        pairs: runtimes at shapes.
-        target: one thread need not be tried where all have one.
-        allowed: lower precisions that may be tried.
+    One thread need not be tried where all have one; of lower precisions the allowed ones are.
     """
-    return [
-        (workload, name)
-        for workload, runtime in pairs
-        for name in (runtime, *_tunings(runtime, workload, target, allowed))
-    ]
-
-
-def _tunings(
-    runtime: str, workload: Workload, target: Target, allowed: Collection[str]
-) -> list[str]:
-    if "@" in runtime:
-        return []
-    known = runtimes.get(runtime)
-    options = [option for option in known.tunings if target.threads > 1 or option != SERIAL]
-    options += [option for option in LOWER if option in allowed and option in known.options]
-    names = [f"{runtime}@{option}" for option in options]
-    return [name for name in names if runtimes.get(name).cannot(workload) is None]
+    found = []
+    for workload, runtime in pairs:
+        found.append((workload, runtime))
+        known = runtimes.get(runtime)
+        options = [option for option in known.tunings if target.threads > 1 or option != SERIAL]
+        options += [option for option in LOWER if option in allowed and option in known.options]
+        names = [f"{runtime}@{option}" for option in options if not known.option]
+        found += [(workload, n) for n in names if runtimes.get(n).cannot(workload) is None]
+    return found
 
 
 def _cost(one: Candidate, aim: str) -> float:
@@ -293,7 +259,7 @@ def _shown(one: Candidate, aim: str) -> str:
         return f"starts in {duration(cost)}"
     if aim == "throughput":
         return f"{1e9 * one.workload.batch / cost:.4g} samples/s"
-    return f"gained {_gain(one.gain)}"
+    return f"gained {gain_text(one.gain)}"
 
 
 def _packages(runtime: str) -> set[str]:
@@ -308,7 +274,8 @@ def _complexity(one: Candidate, needed: Collection[str]) -> tuple[int, float, fl
     return len(further), unknown if size is None else size, start_ns, one.runtime
 
 
-def _gain(gain: Estimate | None) -> str:
+def gain_text(gain: Estimate | None) -> str:
+    """Return a ratio with its interval."""
     if gain is None:
         return "longer, by how much is unknown,"
     return f"{gain.value:.2f} × ({gain.low:.2f} to {gain.high:.2f})"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,8 @@ from frameworktax.measure.plan import (
     with_live,
 )
 from frameworktax.measure.reporter import Reporter
-from frameworktax.models.user import Live, send, unpack
+from frameworktax.models.user import Live, unpack
 from frameworktax.optimize import race
-from frameworktax.optimize.blocks import shape_name
 from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged
 from frameworktax.optimize.race import Candidate
 from frameworktax.records import (
@@ -38,7 +36,7 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.runtimes.base import LOWER, Target
-from frameworktax.runtimes.deployment import Manifest, Shape
+from frameworktax.runtimes.deployment import Manifest, Shape, shape_name
 from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:
@@ -75,7 +73,6 @@ class Asked:
         setup_limit: seconds that each step of set-up may take.
         until: half-width of the interval, as a share, at which a point of the final is done.
         processes: fresh processes a point, in the final and the proof.
-        draws: inputs that outputs are compared over at each shape.
         aim: latency, throughput, memory or startup; what wins is faster than eager in any case.
         allow: lower precisions to try as well: bfloat16, int8; outputs are then compared with
             eager's in float32 by that precision's tolerance.
@@ -103,7 +100,6 @@ class Asked:
     setup_limit: float = DEFAULT_SETUP_LIMIT_S
     until: float = UNTIL
     processes: int = DEFAULT_PROCESSES
-    draws: int = 32
     aim: str = "latency"
     allow: str | Iterable[str] = ()
     output: Path = Path("deploy")
@@ -118,13 +114,10 @@ class Asked:
         self.device = api.pick_device(self.device)
         if not self.command:
             self.command = f"ft.optimize(module, inputs, batch=…, output={str(self.output)!r})"
-        self._check_aim()
-        self.workloads = tuple(self._shapes())
-
-    def _check_aim(self) -> None:
         if self.aim not in race.AIMS:
             raise UsageError(f"no --for {self.aim}; choose {', '.join(race.AIMS)}")
-        unknown = [name for name in self.allowed if name not in LOWER]
+        self.allow = (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)
+        unknown = [name for name in self.allow if name not in LOWER]
         if unknown:
             raise UsageError(f"no --allow {', '.join(unknown)}; choose {', '.join(LOWER)}")
         if self.aim == "throughput" and self.device == "cpu" and self.threads > 1:
@@ -132,6 +125,7 @@ class Asked:
                 "on a CPU throughput is highest with one thread a call and as many calls at once "
                 "as there are processors; leave out --threads"
             )
+        self.workloads = tuple(self._shapes())
 
     def _shapes(self) -> Iterator[Workload]:
         batches = _ascending(self.batch)
@@ -152,11 +146,6 @@ class Asked:
             if self.live is None:
                 models.check(workload)
             yield from (replace(workload, batch=batch) for batch in batches)
-
-    @property
-    def allowed(self) -> tuple[str, ...]:
-        """Lower precisions that may be tried."""
-        return (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)
 
     @property
     def target(self) -> Target:
@@ -182,7 +171,6 @@ class Optimized:
         candidates: every runtime at every shape, with why it lost.
         undeliverable: (runtime, why it did not race).
         final: the document of the final.
-        proof: the document of the deployment and eager, side by side.
     """
 
     folder: Path | None = None
@@ -190,7 +178,6 @@ class Optimized:
     candidates: tuple[Candidate, ...]
     undeliverable: tuple[tuple[str, str], ...]
     final: Run
-    proof: Run | None = None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -265,7 +252,7 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         found = [one for one in found if not one.is_in]
         left = SHARES[1]
     if pairs:
-        pairs = race.with_tunings(pairs, asked.target, asked.allowed)
+        pairs = race.with_tunings(pairs, asked.target, tuple(asked.allow))
         for shape in dict.fromkeys(w for w, _ in pairs):
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
@@ -364,17 +351,19 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
     """Return the newest whole session of the store that has all of these points, or None.
 
     It was measured here, with the versions that are installed, in as many processes: the heats,
-    with one, are no final. A live module has no name that says what it is: it is measured again.
+    with one, are no final. A model's file was not changed since. A live module has no name that
+    says what it is: it is measured again.
     """
     if asked.live is not None or not asked.store.exists():
         return None
     records, _ = store.read(asked.store)
     wanted = {point.key() for point in points}
     here = host.cpu_model(), host.libraries(runtimes.distributions())
+    changed = _last_change(str(asked.model))
     places = {
         r.session: (r.environment.cpu, r.environment.libraries)
         for r in records
-        if isinstance(r, Session)
+        if isinstance(r, Session) and r.started > changed
     }
     sessions = [r.session for r in records if isinstance(r, Effort)]  # not of interrupted ones
     for session in reversed(sessions):
@@ -388,6 +377,13 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
     return None
 
 
+def _last_change(model: str) -> str:
+    """Return when the file that a model is in was changed, as sessions write it; empty for none."""
+    files = [path for path in map(Path, model.rpartition(":")[::2]) if path.is_file()]
+    times = [datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in files]
+    return max((time.isoformat(timespec="seconds") for time in times), default="")
+
+
 def _deliver(
     asked: Asked,
     final: Run,
@@ -398,9 +394,11 @@ def _deliver(
     """Deliver the winners; what fails its proof is out, and the next one is tried."""
     say = (reporter or Reporter()).say
     with (
-        _scratch(asked) as (scratch, live),
+        tempfile.TemporaryDirectory(
+            prefix="frameworktax-optimize-", ignore_cleanup_errors=True
+        ) as scratch,
         staged(asked.output) as folder,
-        Prover(asked.target, live, scratch, asked.setup_limit) as prover,
+        Prover(asked.target, asked.live, Path(scratch), asked.setup_limit) as prover,
     ):
         delivery = Delivery(asked, folder, prover)
         for attempt in range(1, ATTEMPTS + 1):
@@ -423,7 +421,6 @@ def _deliver(
                         candidates=tuple(decided),
                         undeliverable=undeliverable,
                         final=final,
-                        proof=proof,
                     )
             found = race.after_proof(found, delivery.failures)
             if attempt == ATTEMPTS - 1:  # other shapes need not lose with one that fails again
@@ -435,17 +432,3 @@ def _deliver(
 def _without(found: Iterable[Candidate], shapes: Collection[Workload]) -> list[Candidate]:
     """Return the candidates, those left at these shapes out."""
     return [one.out(EXHAUSTED) if one.is_in and one.workload in shapes else one for one in found]
-
-
-@contextmanager
-def _scratch(asked: Asked) -> Iterator[tuple[Path, str | None]]:
-    """Yield a folder that goes with the block, and the file of a sent module in it."""
-    folder = Path(tempfile.mkdtemp(prefix="frameworktax-optimize-"))
-    try:
-        path = None
-        if asked.live is not None:
-            path = folder / "live.pkl"
-            send(asked.live, path)
-        yield folder, str(path) if path else None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -20,10 +20,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 import os
 import platform
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from frameworktax.models.base import Model
-    from frameworktax.runtimes.serving import Deployment, StandIn
+    from frameworktax.records import Workload
+    from frameworktax.runtimes.serving import StandIn
 
 SCHEMA, VERSION = "frameworktax.deployment", 1
 MANIFEST = "manifest.json"
@@ -120,9 +122,9 @@ def describe(model: Model, result: Any) -> Interface:
     tensors = inputs.tensors()
     constants = {path: v for path, v in inputs.items() if path not in tensors}
     for path, value in constants.items():
-        if not isinstance(value, Plain):
+        if not _is_plain(value):
             raise WorkerError(
-                "unavailable", f"{path} is a {type(value).__name__}; pass tensors and plain values"
+                "unavailable", f"{path} is {_shown(value)}; pass tensors and plain, finite values"
             )
     found = inspect.signature(model.module.forward).parameters.values()
     return Interface(
@@ -132,6 +134,15 @@ def describe(model: Model, result: Any) -> Interface:
         constants=constants,
         output=tree(result),
     )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether JSON has a way to write a value: it has none for NaN and infinity."""
+    return isinstance(value, Plain) and (not isinstance(value, float) or math.isfinite(value))
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, float) else f"a {type(value).__name__}"
 
 
 def _dtype(tensor: Any) -> str:
@@ -152,7 +163,7 @@ def tree(result: Any) -> Any:
 
     if isinstance(result, torch.Tensor):
         return {"tensor": _dtype(result)}
-    if isinstance(result, Plain):
+    if _is_plain(result):
         return {"value": result}
     if isinstance(result, tuple):
         names = {"names": result._fields} if hasattr(result, "_fields") else {}
@@ -170,7 +181,7 @@ def tree(result: Any) -> Any:
         }
     raise WorkerError(
         "unavailable",
-        f"the output holds a {type(result).__name__}; return tensors, tuples, lists or dicts",
+        f"the output holds {_shown(result)}; return tensors, tuples, lists, dicts, finite values",
     )
 
 
@@ -209,10 +220,10 @@ class Shape:
     latency_ns: tuple[float, float, float] | None = None
     reason: str | None = None
 
-    @property
-    def name(self) -> str:
-        """The shape in words."""
-        return f"batch {self.batch}" + (f", length {self.length}" if self.length else "")
+
+def shape_name(of: Shape | Workload) -> str:
+    """Return a shape in words."""
+    return f"batch {of.batch}" + (f", length {of.length}" if of.length else "")
 
 
 Axes = tuple[int | None, int | None]
@@ -285,6 +296,7 @@ class Manifest:
         device: and ``precision``, ``threads``: of the measurements.
         aim: what the race was for: latency, throughput, memory or startup.
         padding: how sizes between the shapes are served; None where they are not.
+        unpadded: why they are not, where there are any.
         interface: how it is called.
         shapes: that are served, or were left to eager.
         files: path relative to the folder → what was written.
@@ -303,6 +315,7 @@ class Manifest:
     threads: int
     aim: str = "latency"
     padding: Padding | None = None
+    unpadded: str | None = None
     interface: Interface
     shapes: tuple[Shape, ...]
     files: Mapping[str, File] = field(default_factory=dict)
@@ -540,17 +553,33 @@ class Deployed(Runtime):
         """Load the deployment above the folder."""
         from frameworktax.runtimes.serving import load
 
-        return _DeployedLoaded(target, load(directory.parent), directory.name)
+        fast = load(directory.parent)
+
+        def standing_in(batch: int) -> tuple[StandIn, list[np.ndarray]]:
+            for shape in served(fast.shapes):
+                if (shape.batch, configuration(shape.length)) == (batch, directory.name):
+                    return fast, Artifact.read(fast.folder / str(shape.folder)).inputs(batch)
+            raise WorkerError("unavailable", f"no artifact serves batch {batch}")
+
+        return _StandingIn(target, standing_in)
 
 
 class _StandingIn(Loaded):
-    """What is called with torch's tensors, as its user does, and returns the module's outputs."""
+    """What is called with torch's tensors, as its user does, and returns the module's outputs.
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    ``standing_in`` returns what stands in for the module at a batch size, and its inputs there.
+    """
 
-    def called(self, fast: StandIn, arrays: Sequence[np.ndarray]) -> Call:
-        """Return a call with these inputs."""
+    def __init__(
+        self,
+        target: Target,
+        standing_in: Callable[[int], tuple[StandIn, list[np.ndarray]]],
+        notes: Callable[[], list[tuple[str, str]]] = list,
+    ) -> None:
+        self._target, self._standing_in, self._notes = target, standing_in, notes
+
+    def bind(self, batch: int) -> Call:
+        fast, arrays = self._standing_in(batch)
         args, kwargs = fast.arguments(dict(zip(fast.interface.inputs, arrays, strict=True)))
 
         def call() -> Any:
@@ -558,25 +587,8 @@ class _StandingIn(Loaded):
 
         return call
 
-    def outputs(self, result: Any) -> list[np.ndarray]:
-        from frameworktax.runtimes.torch_common import to_arrays
-
-        return to_arrays(result)
-
-
-class _DeployedLoaded(_StandingIn):
-    def __init__(self, target: Target, fast: Deployment, name: str) -> None:
-        super().__init__(target)
-        self._fast, self._name = fast, name
-
-    def bind(self, batch: int) -> Call:
-        fast = self._fast
-        for shape in served(fast.manifest.shapes):
-            if (shape.batch, configuration(shape.length)) == (batch, self._name):
-                break
-        else:
-            raise WorkerError("unavailable", f"no artifact serves batch {batch}")
-        return self.called(fast, Artifact.read(fast.folder / str(shape.folder)).inputs(batch))
+    def notes(self) -> list[tuple[str, str]]:
+        return self._notes()
 
 
 class AsDeployed(ArtifactRuntime):
@@ -602,27 +614,17 @@ class AsDeployed(ArtifactRuntime):
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Load what was exported, to stand in for the module."""
         interface = Interface(**json.loads((directory / INTERFACE).read_text(encoding="utf-8")))
-        engine = super().load(model, target, directory)
-        return _AsDeployedLoaded(target, engine, Artifact.read(directory), interface)
+        engine, artifact = super().load(model, target, directory), Artifact.read(directory)
 
+        def standing_in(batch: int) -> tuple[StandIn, list[np.ndarray]]:
+            from frameworktax.runtimes.serving import StandIn, served_by
 
-class _AsDeployedLoaded(_StandingIn):
-    def __init__(
-        self, target: Target, engine: Loaded, artifact: Artifact, interface: Interface
-    ) -> None:
-        super().__init__(target)
-        self._engine, self._artifact, self._interface = engine, artifact, interface
+            arrays = artifact.inputs(batch)
+            sizes = tuple(array.shape for array in arrays)
+            served = {sizes: served_by(engine, batch)}
+            return StandIn(interface, target.device, served), arrays
 
-    def bind(self, batch: int) -> Call:
-        from frameworktax.runtimes.serving import StandIn, served_by
-
-        arrays = self._artifact.inputs(batch)
-        sizes = tuple(array.shape for array in arrays)
-        served = {sizes: served_by(self._engine, batch)}
-        return self.called(StandIn(self._interface, self._target.device, served), arrays)
-
-    def notes(self) -> list[tuple[str, str]]:
-        return self._engine.notes()
+        return _StandingIn(target, standing_in, engine.notes)
 
 
 def as_deployed(runtime: Runtime, name: str) -> Runtime:

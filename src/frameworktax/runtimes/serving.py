@@ -22,7 +22,14 @@ from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve, TorchArtifactLoaded
 from frameworktax.runtimes.base import Loaded, Target
-from frameworktax.runtimes.deployment import Axes, Interface, Manifest, Padding, Shape
+from frameworktax.runtimes.deployment import (
+    Axes,
+    Interface,
+    Manifest,
+    Padding,
+    Shape,
+    shape_name,
+)
 
 Run = Callable[[Sequence[Any]], Any]
 Build = Callable[[Iterator[Any]], Any]
@@ -133,16 +140,25 @@ class StandIn:
         return self._runner(sizes, self._build, on_torch) if sizes in self._served else None
 
     def _unserved(self, sizes: Sizes, args: Any, kwargs: Any) -> Run:
-        """Return what runs arguments that nothing serves.
-
-        Raises:
-            DeploymentError: there is nothing.
-        """
+        """Return what runs arguments that nothing serves; by default there is nothing."""
         raise DeploymentError(f"no artifact serves inputs of sizes {sizes}")
 
     def _runner(self, sizes: Sizes, build: Build, on_torch: bool) -> Run:
+        """Return a call of an engine between the caller's kind of tensors and its own."""
         serve, takes_torch = self._served[sizes]
-        return _runner(serve, build, self._dtypes, self._device, given=on_torch, taken=takes_torch)
+        into, out = _conversions(self._device, given=on_torch, taken=takes_torch)
+        if on_torch or takes_torch:
+            import torch
+
+            kinds = [getattr(torch, dtype) for dtype in self._dtypes]
+        else:  # numpy has no bfloat16: float32 stays
+            kinds = [np.dtype("float32" if d == "bfloat16" else d) for d in self._dtypes]
+
+        def run(tensors: Sequence[Any]) -> Any:
+            # By map: a comprehension costs twice as much. The proof has compared their number.
+            return build(map(out, serve(list(map(into, tensors))), kinds))
+
+        return run
 
     def _check_types(self, tensors: Sequence[Any]) -> bool:
         """Return whether these are torch's tensors; False for numpy's arrays.
@@ -198,7 +214,7 @@ class Deployment(StandIn):
                     serving[folder, batch] = served_by(loaded[folder], batch)
             except (WorkerError, RuntimeError, OSError) as error:
                 raise DeploymentError(
-                    f"{self.folder}: {runtime} did not load {shape.name} ({error}); "
+                    f"{self.folder}: {runtime} did not load {shape_name(shape)} ({error}); "
                     f"rebuild it: {self.manifest.command}"
                 ) from error
             found[shape.sizes] = serving[folder, batch]
@@ -235,8 +251,8 @@ class Deployment(StandIn):
     def _why_not(self, sizes: Sizes) -> str:
         for shape in self.manifest.shapes:
             if shape.sizes == sizes:
-                return f"{shape.name} was left to eager: {shape.reason}"
-        known = [shape.name for shape in deployment.served(self.manifest.shapes)]
+                return f"{shape_name(shape)} was left to eager: {shape.reason}"
+        known = [shape_name(shape) for shape in deployment.served(self.manifest.shapes)]
         given = ", ".join(f"{n} {size}" for n, size in zip(self._names, sizes, strict=True))
         more = f" and {len(known) - 8} more" if len(known) > 8 else ""
         return (
@@ -275,46 +291,15 @@ def served_by(engine: Loaded, batch: int | None) -> Served:
     return engine.serve(batch), isinstance(engine, TorchArtifactLoaded)
 
 
-def _runner(
-    serve: Serve,
-    build: Build,
-    dtypes: Sequence[str],
-    device: str,
-    *,
-    given: bool,
-    taken: bool,
-) -> Run:
-    """Return a call of an engine between the caller's kind of tensors and its own.
-
-    Args:
-        serve: the engine.
-        build: puts tensors into the module's containers.
-        dtypes: of the module's outputs; an engine that returns others is converted.
-        device: of the deployment; torch's tensors come from it and are returned on it.
-        given: whether the caller has torch's tensors.
-        taken: whether the engine takes them.
-    """
-    into, out = _conversions(device, given=given, taken=taken)
-    if given or taken:
-        import torch
-
-        kinds = [getattr(torch, dtype) for dtype in dtypes]
-    else:  # numpy has no bfloat16: float32 stays
-        kinds = [np.dtype("float32" if dtype == "bfloat16" else dtype) for dtype in dtypes]
-
-    def run(tensors: Sequence[Any]) -> Any:
-        # By map: a comprehension costs twice as much. The proof has compared how many there are.
-        return build(map(out, serve(list(map(into, tensors))), kinds))
-
-    return run
-
-
 def _conversions(
     device: str, *, given: bool, taken: bool
 ) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     """Return what turns an input into the engine's, and an output and its type into the caller's.
 
-    The arguments are those of ``_runner``.
+    Args:
+        device: of the deployment; torch's tensors come from it and are returned on it.
+        given: whether the caller has torch's tensors.
+        taken: whether the engine takes them.
     """
     if not given and not taken:
         return _contiguous, _as
