@@ -8,9 +8,9 @@ then classified twice, so that a busy host changes nothing. ``RULES`` were looke
 were written, ``HELD_OUT`` were not.
 
 Then, in each of ``RUNTIMES``, with symbols and without: products of 64 × 512 by 512 × 512,
-additions and tanh of one number, and mixtures of both. Eight products pay at most 10 % tax, 200
-small operators at least 60 %, and kernel time of mixtures has to grow by what a product takes in a
-graph of products alone, within 10 %.
+tanh and softmax of two numbers in turn, which no fuser makes one, and mixtures of both. Eight
+products pay at most 10 % tax, 200 small operators at least 60 %, and kernel time of mixtures has to
+grow by what a product takes in a graph of products alone, within 10 %.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from frameworktax.attribution.perf_event import Drained, PerfEventSampler, place
 from frameworktax.clock import REAL
 from frameworktax.models.base import model_of, normal
 from frameworktax.records import Workload
-from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.base import Loaded, Target
 from known_answers import SAMPLED_NS, Part, interval, judge, lines
 
 RULES = (
@@ -62,7 +62,7 @@ NEAR, LIMIT = 0.02, 0.04
 RUNTIMES = ("eager", "torchscript-frozen", "onnxruntime", "openvino")
 PRODUCTS, SMALL, ALONE = (0, 2, 4, 8), 200, (2, 8)
 LITTLE, MUCH = 0.10, 0.60
-"""Tax of products, at most, and of operators on one number, at least."""
+"""Tax of products, at most, and of operators on two numbers, at least."""
 SLOPE_WITHIN = 0.10
 
 
@@ -110,32 +110,39 @@ def sampled(call: Callable[[], object], seconds: float) -> list[Drained]:
 
 
 class Mixed(torch.nn.Module):
-    """Products of 512 × 512, then operators on one number, of which no two become one."""
+    """Products of 512 × 512, then operators on two numbers, of which no two become one.
+
+    OpenVINO makes one loop of element-wise operators, so that each second one is none.
+    """
 
     def __init__(self, products: int, small: int) -> None:
         super().__init__()
         self.layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(products))
-        self.bias = torch.nn.Parameter(torch.randn(max(1, small // 2), 1))
+        self.small = small
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        z = x[:1, :1]
+        z = x[:1, :2]
         for layer in self.layers:
             x = layer(x)
-        for one in self.bias:
-            z = torch.tanh(z + one)
+        for _ in range(self.small // 2):
+            z = torch.softmax(torch.tanh(z), -1)
         return x * 1.0, z
 
 
-def mixture(runtime: str, products: int, small: int, folder: Path) -> Part:
-    """Return a call of products and small operators in a runtime, warmed up."""
+def mixture(runtime: str, products: int, small: int, folder: Path) -> tuple[Loaded, Part]:
+    """Return a call of products and small operators in a runtime, warmed up.
+
+    Its inputs are what was loaded's: an engine reads freed memory where that is given up.
+    """
     chosen, target = runtimes.get(runtime), Target()
     model = model_of(Mixed(products, small).eval(), normal(512))
     folder.mkdir(parents=True)
     chosen.prepare(model, [64], target, folder)
-    call = chosen.load(model if chosen.needs_model else None, target, folder).bind(64)
+    loaded = chosen.load(model if chosen.needs_model else None, target, folder)
+    call = loaded.bind(64)
     for _ in range(20):
         call()
-    return call
+    return loaded, call
 
 
 def mixtures(runtime: str, rounds: int) -> Row:
@@ -148,7 +155,9 @@ def mixtures(runtime: str, rounds: int) -> Row:
         calls = {key: mixture(runtime, *key, Path(folder, f"{key[0]}-{key[1]}")) for key in graphs}
         slopes, products, small = [], [], []
         for _ in range(rounds):
-            found = {key: lines(call, sampled_ns=SAMPLED_NS // 4)[0] for key, call in calls.items()}
+            found = {
+                key: lines(call, sampled_ns=SAMPLED_NS // 4)[0] for key, (_, call) in calls.items()
+            }
             kernel = {key: one["kernel"] for key, one in found.items()}
             middle = fmean(PRODUCTS)
             slope = sum((n - middle) * kernel[n, SMALL] for n in PRODUCTS)
@@ -196,11 +205,8 @@ def main() -> int:
         bench.check(name, tax, shown, f"at most {LITTLE:.0%}", tax <= LITTLE)
         tax, half = interval(found["small"])
         shown = f"{tax:.1%} ± {half:.1%}"
-        name = f"tax of {SMALL} operators on one number in {runtime}"
-        if runtime == "openvino":  # which compiles them into one loop
-            bench.row(name, shown)
-        else:
-            bench.check(name, tax, shown, f"at least {MUCH:.0%}", tax >= MUCH)
+        name = f"tax of {SMALL} operators on two numbers in {runtime}"
+        bench.check(name, tax, shown, f"at least {MUCH:.0%}", tax >= MUCH)
     return bench.finish()
 
 
