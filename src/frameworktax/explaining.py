@@ -19,14 +19,13 @@ from frameworktax.errors import TraceError, UsageError
 from frameworktax.integrations import readers
 from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, Prediction, Run
 from frameworktax.report import json_document
-from frameworktax.traces import kineto, nsys, timeline
+from frameworktax.traces import kineto, timeline
 from frameworktax.traces.kineto import DamagedError, blocks
 from frameworktax.traces.timeline import Timeline
 
 ACCEPTED = (
-    "explain takes a profiler trace (Kineto or Chrome JSON, Nsight Systems' .sqlite), "
-    "a store, a document of --json, a CSV of latencies, a report of optimum-benchmark or "
-    "pytest-benchmark"
+    "explain takes a profiler trace (Kineto or Chrome JSON), a store, a document of --json, "
+    "a CSV of latencies, a report of optimum-benchmark or pytest-benchmark"
 )
 HEAD_BYTES = 16 << 20
 """Of a file, in which its kind shows: a document's schema, the beginning of a trace's events."""
@@ -132,10 +131,9 @@ class LoadedSource:
 def load(path: Path, step: str | None = None) -> LoadedSource:
     """Return what is in a file or folder; raises as ``explain`` does."""
     read = _reader(path)
-    is_trace = read in (kineto.read, nsys.read)
-    if step is not None and not is_trace:
-        raise UsageError(f"{path} is no trace; --step chooses the steps of a trace")
-    if not is_trace:
+    if read != kineto.read:
+        if step is not None:
+            raise UsageError(f"{path} is no trace; --step chooses the steps of a trace")
         return LoadedSource(read(path))
     try:
         pattern = re.compile(step) if step is not None else None
@@ -167,7 +165,10 @@ def _reader(path: Path) -> Callable[[Path], Any]:
     head = _head(path)
     text, line = head.lstrip(), head.split(b"\n", 1)[0]
     if head.startswith(SQLITE):
-        return nsys.read
+        raise UsageError(
+            f"{path}: exports of Nsight Systems are not read; record the same with torch.profiler "
+            "and export_chrome_trace"
+        )
     if path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head):
         raise UsageError(
             f"{path}: XPlane protocol buffers were removed: have JAX write Chrome JSON as well, "

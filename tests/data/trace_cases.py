@@ -1,9 +1,8 @@
-"""Small traces with known answers, in each of the formats; times in ns."""
+"""Small traces with known answers; times in ns."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import tempfile
 from decimal import Decimal
 from pathlib import Path
@@ -91,38 +90,3 @@ ONE_STEP = {
     # after the synchronise
     "remainder": 1_000,
 }
-
-
-# --- Nsight Systems ---------------------------------------------------------------------------
-
-
-def nsys(path, *, extra=()):
-    """Write an export with a step of 10 µs: two kernels, one of them from a graph, and a copy."""
-    base = sqlite3.connect(path)
-    base.executescript("""
-        CREATE TABLE StringIds (id INTEGER, value TEXT);
-        CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT);
-        CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,
-            streamId INTEGER, correlationId INTEGER, demangledName INTEGER);
-        CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER,
-            streamId INTEGER, correlationId INTEGER, copyKind INTEGER);
-        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER,
-            correlationId INTEGER, nameId INTEGER);
-        CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT,
-            textId INTEGER, globalTid INTEGER);
-        INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'cudaLaunchKernel_v7000'),
-            (3, 'cudaGraphLaunch_v10000'), (4, 'cudaMemcpyAsync_v3020'), (5, 'aten::linear');
-        INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA L4');
-        INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (2000, 4000, 0, 7, 11, 1),
-            (5000, 6000, 0, 7, 12, 1);
-        INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (5500, 7000, 0, 8, 13, 2);
-        INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1000, 1500, 9, 11, 2),
-            (1600, 1700, 9, 12, 3), (1700, 1800, 9, 13, 4);
-        INSERT INTO NVTX_EVENTS VALUES (0, 10000, 59, 'step 4', NULL, 9),
-            (900, 1900, 59, NULL, 5, 9), (50, NULL, 34, 'a mark', NULL, 9);
-    """)
-    for statement in extra:
-        base.execute(statement)
-    base.commit()
-    base.close()
-    return path

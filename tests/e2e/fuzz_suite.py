@@ -160,7 +160,6 @@ def seeds(folder: Path) -> list[Seed]:
         Seed("run.json", document, (*EXPLAIN, ("compare", "FILE", "FILE", "--gate", "5%"))),
         Seed("trace.json", (DATA / "h100-bert-small-step.json").read_bytes(), EXPLAIN),
         Seed("small.json", trace_cases.trace(*trace_cases.one_step()).encode(), EXPLAIN),
-        Seed("t.sqlite", trace_cases.nsys(folder / "t.sqlite").read_bytes(), EXPLAIN),
         Seed("l.csv", (DATA / "other_tools/framework_tax_figures.csv").read_bytes(), EXPLAIN),
         Seed("p.json", (DATA / "other_tools/pytest_benchmark.json").read_bytes(), EXPLAIN),
         Seed(optimum.name, optimum.read_bytes(), EXPLAIN),

@@ -38,12 +38,13 @@ def test_a_list_of_events_far_behind_what_stands_before_it(tmp_path):
     assert explain_run(path).trace["events"] == 13
 
 
-def test_nsys_by_content_and_what_replaces_xplane(tmp_path):
+def test_what_replaces_nsight_systems_and_xplane(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\n\x02\x12\0")
     with pytest.raises(UsageError, match="create_perfetto_trace"):
         explain_run(tmp_path / "a.bin")
-    cases.nsys(tmp_path / "b.bin")
-    assert explain_run(tmp_path / "b.bin").trace["source"] == "nsys"
+    (tmp_path / "b.bin").write_bytes(b"SQLite format 3\0")
+    with pytest.raises(UsageError, match="export_chrome_trace"):
+        explain_run(tmp_path / "b.bin")
 
 
 def test_a_store_its_shard_and_its_document(tmp_path):

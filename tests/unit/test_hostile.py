@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 import tracemalloc
@@ -12,18 +11,16 @@ from pathlib import Path
 
 import pytest
 import sample_records
-import trace_cases
 
 from frameworktax import cli, errors, records, store
 from frameworktax.cli.deliver import fail
-from frameworktax.errors import ONE_LINE, TraceError, UsageError, flat
+from frameworktax.errors import ONE_LINE, UsageError, flat
 from frameworktax.explaining import explain
 from frameworktax.integrations import readers
 from frameworktax.measure.plan import MOST_PROCESSES, Plan
 from frameworktax.report.blocks import Heading, Item, Items, Note, Notes, Text, table
 from frameworktax.report.render_markdown import markdown
 from frameworktax.sweep import source
-from frameworktax.traces import nsys
 
 STUDY = '[study]\nname = "s"\n[grid]\nmodels = ["mlp"]\n'
 DRIVES = "\x1b]0;title\x07\x1b[2Jname\u202eeman\u200b\x9b31m\x00\n"
@@ -290,22 +287,6 @@ def test_an_override_of_many_parts_or_digits(tmp_path, run):
 # --- traces and tables ----------------------------------------------------------------------------
 
 
-def test_an_export_whose_texts_have_one_id(tmp_path):
-    """20,000 events and 20,000 texts of the same number: a join has 400 million rows."""
-    path = trace_cases.nsys(tmp_path / "t.sqlite")
-    with sqlite3.connect(path) as base:
-        values = ", ".join("?" * 6)
-        kernels = [(i * 10, i * 10 + 5, 0, 7, i, 77) for i in range(20_000)]
-        base.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({values})", kernels)
-        base.executemany(
-            "INSERT INTO StringIds VALUES (?, ?)", [(77, f"k{i}") for i in range(20_000)]
-        )
-    base.close()
-    found = nsys.read(path)
-    assert found.records == 8 + 20_000
-    assert sum(name.startswith("k") for name in found.events.names) <= 2
-
-
 def test_a_table_of_latencies_takes_memory_for_its_numbers_only(tmp_path):
     """400,000 rows took 1.3 GB: each line as lists of texts, and a bootstrap over all of them."""
     path = tmp_path / "l.csv"
@@ -321,12 +302,6 @@ def test_a_table_of_latencies_takes_memory_for_its_numbers_only(tmp_path):
     assert [m.latency_ns.n for m in run.measurements] == [7500] * 8
     (curve,) = run.curves
     assert curve.free_batch.value == 128 and curve.free_is_lower_bound
-
-
-def test_what_is_no_export_stays_one_line(tmp_path):
-    (tmp_path / "t.sqlite").write_bytes(b"SQLite format 3\0")
-    with pytest.raises(TraceError):
-        explain(tmp_path / "t.sqlite")
 
 
 # --- stores ---------------------------------------------------------------------------------------

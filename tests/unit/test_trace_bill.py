@@ -119,9 +119,7 @@ def test_whatever_was_recorded_no_nanosecond_is_lost_or_counted_twice(found):
     events = Events(
         NAMES, name, category, start, start + length, thread, device, thread, correlation
     )
-    line = timeline.build(
-        Trace(events=events, resolution_ns=1, invalid=0, source="kineto", records=len(events))
-    )
+    line = timeline.build(Trace(events=events, resolution_ns=1, invalid=0, records=len(events)))
     bill = trace_bill.bill(line)
     walls = line.windows.end_ns - line.windows.begin_ns
     assert bill.table.sum(axis=1).tolist() == walls.tolist()

@@ -42,7 +42,7 @@ def recorded(rows, *, marked):
     events = Events(
         NAMES, np.array(name), code, *columns, thread, on_device, stream, np.array(correlation)
     )
-    return Trace(events=events, resolution_ns=1, invalid=0, source="kineto", records=len(rows))
+    return Trace(events=events, resolution_ns=1, invalid=0, records=len(rows))
 
 
 def explained(rows, *, marked=True):

@@ -18,9 +18,8 @@ def explain_command(
         Path,
         typer.Argument(
             metavar="INPUT",
-            help="A profiler trace (Kineto or Chrome JSON, also gzipped, Nsight Systems' "
-            ".sqlite), a store, a document of --json, a CSV of latencies, a report of "
-            "optimum-benchmark or pytest-benchmark.",
+            help="A profiler trace (Kineto or Chrome JSON, also gzipped), a store, a document of "
+            "--json, a CSV of latencies, a report of optimum-benchmark or pytest-benchmark.",
         ),
     ],
     step: Annotated[

@@ -12,7 +12,7 @@ What becomes of an event, by its category:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,20 +48,6 @@ NOT_LAUNCHES = ("cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc")
 
 LIMIT = 2**62
 """Anything above is no time, and sums must fit 64 bits."""
-Integers = NDArray[np.signedinteger[Any]]
-LATEST_NS = 2**61
-LONGEST_NS = 2**53
-"""An event of 104 days is none."""
-DTYPES: dict[str, type[np.signedinteger[Any]]] = {
-    "name": np.int32,
-    "category": np.int8,
-    "start_ns": np.int64,
-    "end_ns": np.int64,
-    "thread": np.int32,
-    "device": np.int32,
-    "stream": np.int64,
-    "correlation": np.int64,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +116,6 @@ class Trace:
         resolution_ns: the finest step the written times show: 1, 10, 100 or 1000.
         invalid: events of these categories whose times cannot be (missing, not numbers, negative
             durations); they are in no other number.
-        source: ``kineto`` or ``nsys``.
         records: read in the file, those of no interest included.
         malformed: records that could not be read at all.
         cut: why the file ends early; None if it does not.
@@ -143,7 +128,6 @@ class Trace:
     events: Events
     resolution_ns: int
     invalid: int
-    source: str
     records: int
     malformed: int = 0
     cut: str | None = None
@@ -155,77 +139,3 @@ class Trace:
         """Return kernels, copies and memsets, of one device or of all."""
         found = self.events.of(*DEVICE)
         return found if index is None else found.where(found.device == index)
-
-
-@dataclass(slots=True)
-class Columns:
-    """Columns under construction, and the tables that ``name`` and ``thread`` point into."""
-
-    names: dict[str, int] = field(default_factory=dict)
-    threads: dict[Any, int] = field(default_factory=dict)
-    parts: dict[str, list[Integers]] = field(default_factory=lambda: {c: [] for c in DTYPES})
-    invalid: int = 0
-    resolution_ns: int = 1000
-
-    def name_ids(self, names: Sequence[str]) -> list[int]:
-        """Return the numbers of names, new ones given the next."""
-        return _numbered(self.names, names)
-
-    def thread_ids(self, threads: Sequence[Any]) -> list[int]:
-        """Return the numbers of threads, new ones given the next."""
-        return _numbered(self.threads, threads)
-
-    def add(self, good: NDArray[np.bool_] | None = None, **columns: Any) -> None:
-        """Append rows; those not under ``good`` and those whose times cannot be are counted.
-
-        Args:
-            good: None where every time could be read.
-            columns: one of each of ``DTYPES``, of equal length.
-        """
-        start, end = np.asarray(columns["start_ns"]), np.asarray(columns["end_ns"])
-        # Wide enough for every clock, and narrow enough that sums and differences fit 64 bits.
-        keep = (end >= start) & (np.abs(start) < LATEST_NS) & (end - start < LONGEST_NS)
-        if good is not None:
-            keep &= good
-        whole = bool(keep.all())
-        if not whole:
-            self.invalid += int(len(keep) - keep.sum())
-        for column, dtype in DTYPES.items():
-            values = np.asarray(columns[column], dtype)
-            self.parts[column].append(values if whole else values[keep])
-        while self.resolution_ns > 1 and any(
-            (self.parts[c][-1] % self.resolution_ns).any() for c in ("start_ns", "end_ns")
-        ):
-            self.resolution_ns //= 10
-
-    def __bool__(self) -> bool:
-        return any(map(len, self.parts["start_ns"]))
-
-    def trace(self, source: str, records: int, **known: Any) -> Trace:
-        """Return the trace, and forget the columns one by one as they are joined.
-
-        Args:
-            source: which reader filled them.
-            records: read in the file.
-            known: further fields of ``Trace``.
-        """
-        joined = {}
-        for column, dtype in DTYPES.items():
-            parts = self.parts.pop(column)
-            joined[column] = np.concatenate(parts) if parts else np.empty(0, dtype)
-        return Trace(
-            events=Events(tuple(self.names), **joined),
-            resolution_ns=self.resolution_ns,
-            invalid=self.invalid,
-            source=source,
-            records=records,
-            **known,
-        )
-
-
-def _numbered(table: dict[Any, int], values: Sequence[Any]) -> list[int]:
-    """Return the numbers of values in a table; only where one is new is each of them entered."""
-    known = list(map(table.get, values))
-    if None in known:
-        return [table.setdefault(value, len(table)) for value in values]
-    return known  # type: ignore[return-value]  # None was looked for

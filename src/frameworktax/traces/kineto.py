@@ -40,12 +40,27 @@ from frameworktax.traces.events import (
     KERNEL,
     LIMIT,
     MEMSET,
-    Columns,
+    Events,
     Trace,
 )
 
 Ns = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Integers = NDArray[np.signedinteger[Any]]
+LATEST_NS, LONGEST_NS = 2**61, 2**53
+"""Wide enough for every clock, and narrow enough that sums and differences fit 64 bits. An event of
+104 days is none."""
+DTYPES: dict[str, type[np.signedinteger[Any]]] = {
+    "name": np.int32,
+    "category": np.int8,
+    "start_ns": np.int64,
+    "end_ns": np.int64,
+    "thread": np.int32,
+    "device": np.int32,
+    "stream": np.int64,
+    "correlation": np.int64,
+}
+"""Of the columns of ``Events``."""
 BLOCK_BYTES = 4 << 20
 """Read at a time."""
 SLICE_BYTES = 1 << 16
@@ -146,20 +161,26 @@ def read(path: Path, *, own: bool = False) -> Trace:
     """
     file, events = _File(path, blocks(path)), _Events(shapes={} if own else None)
     records = sum(_decoded(file, events))
-    columns, malformed = events.columns, events.malformed
+    malformed = events.malformed
     if own and (file.cut or malformed):
         raise TraceError(f"{path}: {file.cut or f'{malformed} of its events cannot be read'}")
-    if not columns and not own:
+    if not own and not any(map(len, events.parts["start_ns"])):
         why = f"; {file.cut}" if file.cut else ""
-        unusable = columns.invalid + malformed
+        unusable = events.invalid + malformed
         bad = f", {unusable} of them unusable" if unusable else ""
         raise TraceError(
             f"{path}: none of its {records} events is one of a profiler's{bad}{why}; {ACCEPTED}"
         )
     devices = _devices(file.head) or _devices(file.tail)
-    return columns.trace(
-        "kineto",
-        records,
+    joined = {  # forgotten one by one as they are joined
+        column: np.concatenate(events.parts.pop(column) or [np.empty(0, dtype)])
+        for column, dtype in DTYPES.items()
+    }
+    return Trace(
+        events=Events(tuple(events.names), **joined),
+        resolution_ns=events.resolution_ns,
+        invalid=events.invalid,
+        records=records,
         malformed=malformed,
         cut=file.cut,
         device_names={
@@ -224,11 +245,22 @@ _TIMES = msgspec.json.Decoder(list[_Times])
 class _Events:
     """Events as columns; both methods append a piece and return how many events it has.
 
-    ``shapes`` gets how each kernel was launched, unless it is None.
+    Attributes:
+        shapes: gets how each kernel was launched, unless it is None.
+        names: name → its number in the columns.
+        threads: (pid, tid) → likewise.
+        parts: of each column.
+        invalid: events whose times cannot be.
+        resolution_ns: the finest step that times show.
+        malformed: events that cannot be read.
     """
 
     shapes: dict[tuple[int, int, int], Shape] | None
-    columns: Columns = field(default_factory=Columns)
+    names: dict[str, int] = field(default_factory=dict)
+    threads: dict[Any, int] = field(default_factory=dict)
+    parts: dict[str, list[Integers]] = field(default_factory=lambda: {c: [] for c in DTYPES})
+    invalid: int = 0
+    resolution_ns: int = 1000
     malformed: int = 0
 
     def add_all(self, piece: bytes) -> int | None:
@@ -250,7 +282,7 @@ class _Events:
             written = [t for t, c in zip(_TIMES.decode(text), codes, strict=True) if c >= 0]
             start = from_text([bytes(t.ts) or b"nan" for t in written])
             duration = from_text([bytes(t.dur) or b"nan" for t in written])
-        good = start[1] & duration[1] & (duration[0] >= 0)
+        good = start[1] & duration[1]
         self._add(kept, [c for c in codes if c >= 0], start[0], duration[0], good)
         return len(events)
 
@@ -293,17 +325,34 @@ class _Events:
             for i in np.flatnonzero(code == CATEGORIES.index(KERNEL)).tolist():
                 if (shape := _shape(events[i].args)) is not None:
                     self.shapes[int(start[i]), int(device[i]), int(stream[i])] = shape
-        self.columns.add(
-            good,
-            name=self.columns.name_ids([e.name for e in events]),
-            category=code,
-            start_ns=start,
-            end_ns=start + duration,
-            thread=self.columns.thread_ids([(e.pid, e.tid) for e in events]),
-            device=device,
-            stream=stream,
-            correlation=correlation,
-        )
+        columns = {
+            "name": _numbered(self.names, [e.name for e in events]),
+            "category": code,
+            "start_ns": start,
+            "end_ns": start + duration,
+            "thread": _numbered(self.threads, [(e.pid, e.tid) for e in events]),
+            "device": device,
+            "stream": stream,
+            "correlation": correlation,
+        }
+        keep = good & (np.abs(start) < LATEST_NS) & (duration >= 0) & (duration < LONGEST_NS)
+        self.invalid += int((~keep).sum())
+        whole = bool(keep.all())
+        for column, dtype in DTYPES.items():
+            values = np.asarray(columns[column], dtype)
+            self.parts[column].append(values if whole else values[keep])
+        while self.resolution_ns > 1 and any(
+            (self.parts[c][-1] % self.resolution_ns).any() for c in ("start_ns", "end_ns")
+        ):
+            self.resolution_ns //= 10
+
+
+def _numbered(table: dict[Any, int], values: Sequence[Any]) -> list[int]:
+    """Return the numbers of values in a table; only where one is new is each of them entered."""
+    known = list(map(table.get, values))
+    if None in known:
+        return [table.setdefault(value, len(table)) for value in values]
+    return known  # type: ignore[return-value]  # None was looked for
 
 
 def index(value: Any) -> int:

@@ -38,6 +38,7 @@ Ns = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 WHOLE = "whole trace"
 STEP_NAME = re.compile(r"^(?:step|iter|iteration)[\W_]{0,2}\d+\b", re.IGNORECASE)
+"""``step 3``, ``iteration 12``"""
 WARM_UP = re.compile(r"warm[\W_]?up", re.IGNORECASE)
 AUTOMATIC = ("enumerate(DataLoader)", "Optimizer.", "nccl:", "gloo:", "## Call CompiledFxGraph")
 """Annotations that torch makes by itself; they repeat, and none is a step."""
@@ -80,11 +81,6 @@ class Windows:
         at = np.searchsorted(self.begin_ns, times, side="right") - 1
         # maximum: an index for those at -1, whose value is not taken
         return np.where((at >= 0) & (times < self.end_ns[np.maximum(at, 0)]), at, -1)
-
-
-def is_step(name: str) -> bool:
-    """Return whether a mark with this name stands for a step: ``step 3``, ``iteration 12``."""
-    return STEP_NAME.match(name) is not None
 
 
 def _marks(events: Events, launched_ns: Ns, asked: re.Pattern[str] | None) -> Events:

@@ -77,7 +77,7 @@ def document(timeline: Timeline, name: str) -> Run:
     share = _tax_share(bill.table, walls) if len(timeline.work) else None
     regime, no_regime = _regime(timeline, total, share, int(doubt.sum()), steps, ahead)
     trace: dict[str, Any] = {
-        "source": recorded.source,
+        "source": "kineto",
         "events": recorded.records,
         "launches": int(timeline.is_launch.sum()),
         "graph_launches": int((timeline.is_launch & timeline.is_graph).sum()),
