@@ -151,8 +151,7 @@ def test_only_the_libraries_asked_for_are_there(begin):
 
 def test_other_variables_have_another_template(templates):
     one, two, again = (
-        templates.get({**os.environ, "FRAMEWORKTAX_TEST": value})
-        for value in ("one", "two", "one")
+        templates.get({**os.environ, "FRAMEWORKTAX_TEST": value}) for value in ("one", "two", "one")
     )
     assert one is again is not two
     for template, value in ((one, b"one"), (two, b"two")):
