@@ -107,10 +107,7 @@ def _step(step: Step) -> dict[str, Any]:
 def ablation_blocks(ablation: Ablation, *, level: int = 1, picture: str = "") -> list[Block]:
     """Return the answer, the steps path by path, why numbers are missing, the machine.
 
-    Args:
-        ablation: what was found.
-        level: of its heading.
-        picture: file of the waterfall, for formats that link to pictures.
+    ``picture`` is the file of the waterfall, for formats that link to pictures.
     """
     blocks: list[Block] = [Heading(headline(ablation), level)]
     if picture:

@@ -110,16 +110,10 @@ class Ablation:
             if step.total is not None
             and step.total.ratio is not None
             and step.rung.point.threads == threads
-            and is_equal(step.measured)
+            and (m := step.measured) is not None
+            and (m.runtime == "eager" or (m.parity and m.parity.within_tolerance))
         ]
         return self.steps[min(proven)[1]] if proven else None
-
-
-def is_equal(m: Measurement | None) -> bool:
-    """Return whether a point's outputs are eager's: proven, or it is eager itself."""
-    if m is None:
-        return False
-    return m.runtime == "eager" or bool(m.parity and m.parity.within_tolerance)
 
 
 def build(records: Sequence[Record]) -> Ablation:
@@ -242,13 +236,9 @@ def _effects(
 def effect(
     against: str, before: Measurement, after: Measurement, change: Estimate | None
 ) -> Effect:
-    """Return what lies between two points of one session.
+    """Return what lies between two points of one session; ``against`` names the rung before.
 
-    Args:
-        against: name of the rung before.
-        before: its point.
-        after: the point in question.
-        change: ratio of their latencies, after over before; None where no rounds are shared.
+    ``change`` is the ratio of latencies, after over before; None where no rounds are shared.
     """
     if change is None or before.latency_ns is None:
         return Effect(against=against, reason="fewer than two rounds in common")
@@ -263,22 +253,18 @@ def effect(
         which = before.runtime if one is None else after.runtime
         return replace(found, reason=f"kernel time of {which} was not measured")
     if before.bill_method != after.bill_method:
-        return replace(
-            found,
-            reason=(
-                f"kernel time of {before.runtime} comes from {_plain(before)}, of {after.runtime} "
-                f"from {_plain(after)}: their difference would be neither's"
-            ),
+        sides = (before, after)
+        a, b = ("its twin" if m.bill_method == TWIN else m.bill_method for m in sides)
+        text = (
+            f"kernel time of {before.runtime} comes from {a}, of {after.runtime} from {b}: their "
+            "difference would be neither's"
         )
+        return replace(found, reason=text)
     return replace(
         found,
         tax_ns=_times(level, lambda r, b, a: b * r - a, change, other, one),
         kernel_ns=_times(level, lambda r, b, a: (1 - b) * r - (1 - a), change, other, one),
     )
-
-
-def _plain(m: Measurement) -> str:
-    return "its twin" if m.bill_method == TWIN else str(m.bill_method)
 
 
 def _times(level: float, function: Callable[..., float], *inputs: Estimate) -> Estimate:
@@ -332,11 +318,26 @@ def ablate(
         raise UsageError("threads must be above zero")
     if model.startswith("onnx:"):
         raise UsageError(f"{model} is no torch module, there is no eager to start from; name one")
-    points = points_of(model, workload or Workload(model=model), paths, device, threads)
-    models.check(points[0].workload)
+    wanted = replace(workload or Workload(model=model), model=model)
+    (point,) = points_for(
+        wanted,
+        batches=[wanted.batch],
+        runtimes=["eager"],
+        precisions=[wanted.precision],
+        device=api.pick_device(device),
+    )
+    models.check(point.workload)
+    rungs = ladder(
+        base_point(point, attention=may_choose_attention(model)),
+        images=models.entry_of(model).has_image_size and not model.startswith("hf:"),
+        processors=(threads or len(host.usable_cpus())) if point.platform == "cpu" else 1,
+        paths=chosen(paths),
+    )
+    points = [rung.point for rung in rungs]
+    points += [rung.alone for rung in rungs if rung.alone is not None]
     place = Path(folder)
     plan = Plan(
-        points=points,
+        points=tuple(dict.fromkeys(points)),
         processes=processes,
         until=until,
         budget_s=time_budget,
@@ -344,37 +345,6 @@ def ablate(
     )
     results = api.run_plan(plan, place, reporter=reporter, command=command)
     return read(place), results
-
-
-def points_of(
-    model: str,
-    workload: Workload,
-    paths: Iterable[str],
-    device: str,
-    threads: int | None = None,
-) -> tuple[Point, ...]:
-    """Return every point that a ladder needs, the base first.
-
-    Raises:
-        UsageError: an unknown path or device, or a workload that cannot be.
-    """
-    (point,) = points_for(
-        replace(workload, model=model),
-        batches=[workload.batch],
-        runtimes=["eager"],
-        precisions=[workload.precision],
-        device=api.pick_device(device),
-    )
-    usable = threads or len(host.usable_cpus())
-    rungs = ladder(
-        base_point(point, attention=may_choose_attention(model)),
-        images=models.entry_of(model).has_image_size and not model.startswith("hf:"),
-        processors=usable if point.platform == "cpu" else 1,
-        paths=chosen(paths),
-    )
-    wanted = [rung.point for rung in rungs]
-    wanted += [rung.alone for rung in rungs if rung.alone is not None]
-    return tuple(dict.fromkeys(wanted))
 
 
 def may_choose_attention(model: str) -> bool:
@@ -388,11 +358,7 @@ def may_choose_attention(model: str) -> bool:
 
 
 def read(folder: str | Path, model: str | None = None) -> Ablation:
-    """Return the newest ladder that a store holds, without measuring.
-
-    Args:
-        folder: the store.
-        model: of this model; any if left out.
+    """Return the newest ladder that a store holds, of this model or of any, without measuring.
 
     Raises:
         StoreError: there is no store, or another version wrote it.

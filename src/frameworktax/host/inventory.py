@@ -194,10 +194,8 @@ def environment(
 ) -> Environment:
     """Return everything about this machine that moves a number.
 
-    Args:
-        root: where ``/proc`` and ``/sys`` are looked for.
-        sampler: name of the sampler this host allows, from ``attribution.usable_sampler``.
-        packages: see ``libraries``.
+    ``sampler`` is what this host allows, from ``attribution.usable_sampler``; ``packages``: see
+    ``libraries``.
     """
     cores, threads_per_core = cpu_count(root)
     load = (read(root, "proc/loadavg") or "").split()

@@ -93,12 +93,7 @@ def state(readings: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def notes(before: Mapping[str, int], after: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return (code, text) of clocks that fell, were held down, or could not be read.
-
-    Args:
-        before: ``state`` at the begin of a measurement.
-        after: ``state`` at its end.
-    """
+    """Return (code, text) of clocks that fell, were held down, or could not be read in between."""
     found = []
     if "sm_mhz" not in before or "sm_mhz" not in after:
         text = "device clocks could not be read; a drop would go unseen"

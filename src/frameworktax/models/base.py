@@ -155,14 +155,9 @@ def model_of(
     has_twin: bool = True,
     **fields: Any,
 ) -> Model:
-    """Return a module with seeded inputs, the batch first in each.
+    """Return a module with seeded inputs, positional and named, the batch first in each.
 
-    Args:
-        module: called with them.
-        *args: positional ones.
-        named: those with a name.
-        has_twin: as in ``Model``.
-        **fields: the other attributes of ``Model``.
+    ``fields`` are other attributes of ``Model``.
     """
     kwargs = named or {}
     paths = [f"args.{number}" for number in range(len(args))] + [f"kwargs.{k}" for k in kwargs]
@@ -188,10 +183,6 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Inputs]) -> None:
     ``momentum = None`` makes the running statistics a plain average over the batches. Layers of
     zeros and faint scales are given values first. Leaves the module in eval mode; does nothing to
     a module without data (device ``meta``).
-
-    Args:
-        module: on the CPU.
-        batches: inputs to average over.
     """
     import torch
 
@@ -242,11 +233,7 @@ def draw(model: Model, batch: int, number: int) -> Inputs:
     Values stay within those of the example, so that an index stays one: whole numbers between its
     least and its largest, floats normal with its mean and deviation, cut at its ends. Constants
     stay, except that of a mask of ones every second draw masks the ends of rows, as padding does.
-
-    Args:
-        model: whose inputs are drawn alike.
-        batch: size.
-        number: 0 is the model's own input, 1 to ``EDGES`` are edge values, others are random.
+    Number 0 is the model's own input, 1 to ``EDGES`` are edge values, others are random.
     """
     import torch
 

@@ -81,16 +81,10 @@ def _padding_share(model: Model, batch: int) -> float | None:
 def describe_batches(
     model: Model, batches: Sequence[int], limit_s: float
 ) -> dict[int, dict[str, Any]]:
-    """Describe batch sizes in ascending order until time is up, and scale to the others.
+    """Describe batch sizes in ascending order until ``limit_s`` are over, and scale to the others.
 
     Counting runs the model, which takes long at a large batch. A count that grows by the same
-    amount per sample between the first two batch sizes is scaled to those left, with a note; one
-    that does not is None there.
-
-    Args:
-        model: to describe.
-        batches: batch sizes.
-        limit_s: no further batch size is run once this many seconds have passed.
+    amount per sample is scaled to the batch sizes left, with a note; another is None there.
     """
     found: dict[int, dict[str, Any]] = {}
     ordered = sorted(batches)

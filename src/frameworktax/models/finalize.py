@@ -25,13 +25,10 @@ def no_generation(name: str) -> str:
 
 
 def finalize(model: Model, workload: Workload, device: str, length: int | None = None) -> Model:
-    """Return a family's model as the workload wants it.
+    """Return a model that its family built in float32 on the CPU as the workload wants it.
 
-    Args:
-        model: as its family built it, in float32 on the CPU.
-        workload: what was asked for.
-        device: ``cpu`` or ``cuda:N``.
-        length: the model's own length where the workload names none.
+    ``length`` is the model's own, where the workload names none; ``device`` is ``cpu`` or
+    ``cuda:N``.
 
     Raises:
         UsageError: it cannot generate, takes no ragged input, or has no images.
@@ -93,12 +90,7 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
     """Return the model in eval mode, in this precision, on this device, and its inputs alike.
 
     A workload in int8 starts from float32: what is quantised, and how, is the runtime's own.
-
-    Args:
-        model: to place.
-        precision: one of ``records.PRECISIONS``.
-        device: ``cpu`` or ``cuda:N``.
-        channels_last: images and convolution weights in that memory format.
+    With ``channels_last`` images and convolution weights are in that memory format.
 
     Raises:
         UsageError: channels-last for a model without images.

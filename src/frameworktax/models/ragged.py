@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MEAN, SD = 20.92, 10.18
 """Tokens of a Penn Treebank sentence, as the paper gives them (arXiv:2302.06117)."""
-LENGTH = 128
 LEAST_SD = 1.0
 """Below it the distribution is two neighbouring lengths, and its parameters run off."""
 STEPS = 200

@@ -114,12 +114,7 @@ class Judged:
 
 
 def judge(study: StudyFile, ours: Sequence[Row]) -> tuple[Judged, ...]:
-    """Return every claim of a study with its verdict.
-
-    Args:
-        study: with its rules.
-        ours: what was planned, measured or with a reason why not.
-    """
+    """Return every claim of a study with its verdict on our rows."""
     theirs = paper.rows(study.name)
     return tuple(_judged(study, claim, ours, theirs) for claim in study.claim)
 
@@ -312,14 +307,10 @@ def _slope(part: Part, rows: Sequence[Row]) -> Estimate:
 
 
 def free_value(curve: Sequence[Row], axis: str) -> tuple[Estimate, bool]:
-    """Return the largest free value of any axis, and whether it is a lower bound.
+    """Return the largest free value along an axis, and whether it is a lower bound.
 
     Ours with its interval, from blocks, at the synchronised latency; a printed curve has no blocks
-    and gets its value alone.
-
-    Args:
-        curve: ascending along ``axis``, every point with numbers.
-        axis: batch, length, width or depth.
+    and gets its value alone. The curve ascends, and every point of it has numbers.
     """
     first = curve[0].at[axis]
     steps = [row.at[axis] / first for row in curve]
@@ -475,11 +466,7 @@ RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
 
 
 def _rhos(pairs: np.ndarray) -> np.ndarray:
-    """Return Spearman's rank correlation of every set; nan where one side does not vary.
-
-    Args:
-        pairs: (sets, points, 2).
-    """
+    """Return Spearman's ρ of every set in (sets, points, 2); nan where one side does not vary."""
     from scipy.stats import rankdata
 
     ranks = rankdata(pairs, axis=1)
@@ -497,9 +484,6 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> Estimate:
     Fisher's z with the variance (1 + ρ²/2) / (n − 3) of Bonett and Wright (2000). A perfect order
     has no such variance; its open end is that of the largest correlation short of it that n points
     can have, one pair of neighbours exchanged.
-
-    Args:
-        pairs: (latency, count) of each point.
 
     Raises:
         NotEvaluable: fewer than ``FEWEST`` points, or one side is the same everywhere.
@@ -524,9 +508,7 @@ def advantage(
 ) -> Estimate:
     """Return how much higher one proxy's rank correlation is, by a bootstrap over models.
 
-    Args:
-        better: (latency, count) of each point by one proxy.
-        worse: the same points by the other.
+    Both have (latency, count) of the same points.
     """
     value = spearman(better).value - spearman(worse).value
     a, b = np.array(better), np.array(worse)

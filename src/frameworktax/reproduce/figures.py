@@ -77,12 +77,7 @@ def _colours(panel: Panel, names: list[str]) -> list[str]:
 
 
 def points(rows: Sequence[Row], panel: Panel) -> list[Point]:
-    """Return what a drawing shows: x, y with its interval in ms, the name of its series.
-
-    Args:
-        rows: ours or the paper's.
-        panel: the drawing.
-    """
+    """Return what a drawing shows: x, y with its interval in ms, the name of its series."""
     found = []
     for row in select(rows, panel.where):
         for quantity in panel.quantities:

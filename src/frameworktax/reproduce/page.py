@@ -92,12 +92,7 @@ def verdicts(found: Reproduction) -> Iterator[Block]:
 
 
 def page(found: Reproduction, folder: str = "") -> Iterator[Block]:
-    """Yield the page: each claim's verdict, each figure, the tables of each study.
-
-    Args:
-        found: studies with their verdicts.
-        folder: where the figures lie, from the page.
-    """
+    """Yield the page: each claim's verdict, the figures (files in ``folder``), the tables."""
     yield Heading(TITLE, 1)
     yield Text(f"Written by frameworktax reproduce. {counted(found)}.")
     yield Text(_setting(found))

@@ -131,13 +131,7 @@ def evaluate_studies(
     folder: Path,
     scale: Scale,
 ) -> Reproduction:
-    """Return the results of studies from records.
-
-    Args:
-        studies: to evaluate.
-        records: of a store.
-        folder: it came from.
-        scale: whose points.
+    """Return the results of studies at a scale from the records of the store in a folder.
 
     Raises:
         NothingMeasuredError: the records hold no point of these studies.

@@ -55,12 +55,7 @@ def axes_of(workload: Any, runtime: str) -> dict[str, Any]:
 
 
 def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
-    """Return a measurement as a row.
-
-    Args:
-        m: of a document.
-        layers: model → layers at depth 1, as its authors count them.
-    """
+    """Return a measurement as a row; ``layers``: model → its authors' count at depth 1."""
     depth = layers.get(m.workload.model)
     counts = {
         "macs": m.macs,  # as the paper counts: linear, convolution and recurrent layers

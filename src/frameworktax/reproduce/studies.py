@@ -143,10 +143,7 @@ def default_scale() -> Scale:
 def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") -> dict[str, Any]:
     """Return one study for ``sweep`` that holds the points of all of these, each once.
 
-    Args:
-        studies: whose points.
-        scale: which of their grids.
-        device: on a GPU, ONNX Runtime runs there.
+    On a GPU, ONNX Runtime runs there.
     """
     grids = [axes for study in studies for axes in getattr(study, scale)]
     points = [{name: list(values) for name, values in axes.given().items()} for axes in grids]
