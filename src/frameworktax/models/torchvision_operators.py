@@ -41,9 +41,3 @@ def declare() -> None:
     for schema in _SCHEMAS:
         library.define(schema)
     _kept.append(library)
-
-
-def loaded() -> bool:
-    """Return whether torchvision's compiled operators work here."""
-    declare()
-    return not _kept

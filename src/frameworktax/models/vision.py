@@ -33,7 +33,6 @@ from frameworktax.models.base import (
     wide,
 )
 from frameworktax.models.hugging_face import COMMON, make, scaled
-from frameworktax.models.torchvision_operators import loaded
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
@@ -218,8 +217,8 @@ FRAMES = 16
 """Frames of a clip: what torchvision's video models were trained on, or a multiple of it."""
 FLOW_SIZE = 128
 """Smallest image of RAFT, whose default of 520 by 960 is none of a square."""
-CALIBRATION_BATCHES, LEAST_BATCH, MOST_BATCH = 2, 4, 32
-NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+LEAST_BATCH, MOST_BATCH = 4, 32
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 def build_torchvision(name: str, workload: Workload) -> Model:
@@ -234,19 +233,33 @@ def build_torchvision(name: str, workload: Workload) -> Model:
     _check_name("torchvision", wanted, models.list_models(), "torchvision.models.list_models()")
     kind = models.get_model_builder(wanted).__module__
     if ".detection" in kind:
-        why = "" if loaded() else "; its compiled operators do not load beside this torch either"
         raise UsageError(
             f"{name} is a detection model, which takes lists of images and returns lists of "
-            f"boxes{why}; wrap it in a function of your own (file.py:function)"
+            "boxes; wrap it in a function of your own (file.py:function)"
         )
-    size = _own_size(models, wanted, kind) if workload.image_size is None else workload.image_size
-    shapes = [normal(*shape) for shape in _shapes(kind, size)]
+    is_flow, size = "optical_flow" in kind, workload.image_size
+    if size is None and not is_flow:  # what the transforms for the trained weights give
+        transforms = models.get_model_weights(wanted).DEFAULT.transforms()
+        size = int((getattr(transforms, "crop_size", None) or transforms.resize_size)[0])
+    size = FLOW_SIZE if size is None else size
+    clip = (FRAMES,) if ".video" in kind else ()
+    shapes = [normal(3, *clip, size, size)] * (2 if is_flow else 1)
+    # Without training's auxiliary heads, downloads and slow initialisation.
+    settings: dict[str, Any] = {}
+    if ".segmentation" in kind:
+        settings = {"weights_backbone": None}
+    elif "googlenet" in wanted or "inception" in wanted:
+        settings = {"init_weights": False, "aux_logits": False}
+    elif wanted.startswith("vgg"):
+        settings = {"init_weights": False}
+    elif wanted.startswith("vit_"):
+        settings = {"image_size": size}
     with _size_errors(name, workload):
         with torch.device("cpu"):  # some compute their widths with tensors
-            module = models.get_model(wanted, weights=None, **_settings(wanted, kind, size))
+            module = models.get_model(wanted, weights=None, **settings)
         if not any(isinstance(layer, NORMS) for layer in module.modules()):
             _rouse(module)
-        calibrate(module, _other_samples(drawn(*shapes), size))
+        calibrate(module, _samples(drawn(*shapes), size))
     return model_of(module, *shapes, has_twin=False)
 
 
@@ -270,7 +283,7 @@ def build_timm(name: str, workload: Workload) -> Model:
                 module = timm.create_model(wanted, pretrained=False, img_size=size)
         channels, height, width = module.pretrained_cfg["input_size"]
         images = normal(channels, size or height, size or width)
-        calibrate(module, _other_samples(drawn(images), size or height))
+        calibrate(module, _samples(drawn(images), size or height))
     return model_of(module, images, has_twin=False)
 
 
@@ -308,37 +321,9 @@ def _size_errors(name: str, workload: Workload) -> Iterator[None]:
         ) from error
 
 
-def _other_samples(inputs: Callable[[int], Inputs], size: int) -> Iterable[Inputs]:
-    """Return other samples than those that are measured, more of them if they are small.
+def _samples(inputs: Callable[[int], Inputs], size: int) -> list[Inputs]:
+    """Return a batch for statistics: 4 samples, and up to 32 of images below 224 pixels a side.
 
-    The last maps of a small image are a single pixel, and statistics need some.
+    The last maps of a small image are a single pixel.
     """
-    batch = min(MOST_BATCH, max(LEAST_BATCH, (2 * 224 // size) ** 2))
-    whole = inputs((1 + CALIBRATION_BATCHES) * batch)
-    for first in range(batch, (1 + CALIBRATION_BATCHES) * batch, batch):
-        yield Inputs(tuple(arg[first : first + batch] for arg in whole.args))
-
-
-def _own_size(models: Any, name: str, kind: str) -> int:
-    """Return the size that torchvision's own transforms for the trained weights give."""
-    if "optical_flow" in kind:
-        return FLOW_SIZE
-    transforms = models.get_model_weights(name).DEFAULT.transforms()
-    return int((getattr(transforms, "crop_size", None) or transforms.resize_size)[0])
-
-
-def _shapes(kind: str, size: int) -> list[tuple[int, ...]]:
-    if "optical_flow" in kind:
-        return [(3, size, size)] * 2
-    return [(3, FRAMES, size, size) if ".video" in kind else (3, size, size)]
-
-
-def _settings(name: str, kind: str, size: int) -> dict[str, Any]:
-    """Return what keeps training's auxiliary heads, downloads and slow initialisation out."""
-    if ".segmentation" in kind:
-        return {"weights_backbone": None}
-    if "googlenet" in name or "inception" in name:
-        return {"init_weights": False, "aux_logits": False}
-    if name.startswith("vgg"):
-        return {"init_weights": False}
-    return {"image_size": size} if name.startswith("vit_") else {}
+    return [inputs(min(MOST_BATCH, max(LEAST_BATCH, (2 * 224 // size) ** 2)))]
