@@ -6,9 +6,10 @@ python benchmarks/ablation.py [--quick | --redraw]
 from __future__ import annotations
 
 from frameworktax.ablate import ablate, read
-from frameworktax.ablate.blocks import ablation_blocks, write_figure
+from frameworktax.ablate.blocks import ablation_blocks, waterfall
 from frameworktax.errors import FrameworktaxError
 from frameworktax.records import Workload
+from frameworktax.report import vega
 from frameworktax.report.render_markdown import markdown
 from question import Place, bar, place
 
@@ -34,7 +35,7 @@ def page(at: Place, failed: dict[str, str]) -> str:
             continue
         found = read(at.store, workload.model)
         picture = at.folder / f"{workload.model}.svg"
-        write_figure(found, picture)
+        vega.write(waterfall(found), picture)
         blocks = ablation_blocks(found, level=2, picture=f"{at.folder.name}/{picture.name}")
         lines += ["", markdown(blocks).rstrip()]
     return "\n".join(lines) + "\n"

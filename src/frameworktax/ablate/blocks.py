@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from frameworktax.ablate.ladder import trunk_of
@@ -277,12 +276,3 @@ def _bar(step: Step, drawn: set[str]) -> list[Spec]:
             colour = UNPROVEN if not proven else FASTER if ratio.value < 1 else SLOWER
             bar |= {"before": latency / ratio.value, "colour": colour}
     return [bar]
-
-
-def write_figure(ablation: Ablation, path: Path) -> None:
-    """Write the waterfall as ``.svg``, ``.png`` or ``.pdf``.
-
-    Raises:
-        UsageError: another suffix, nothing measured, or no plotting package.
-    """
-    vega.write(waterfall(ablation), path)

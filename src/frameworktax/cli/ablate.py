@@ -57,14 +57,14 @@ def ablate_command(
     """
     given = dict(locals())
     from frameworktax import ablate as ablating
-    from frameworktax.ablate.blocks import ablation_blocks, document, write_figure
+    from frameworktax.ablate.blocks import ablation_blocks, document, waterfall
     from frameworktax.records import Workload
+    from frameworktax.report import vega
     from frameworktax.report.html import write_page, write_report
     from frameworktax.report.run_blocks import run_blocks
-    from frameworktax.report.vega import PICTURES
 
     out = Output(json_file, report, figure, quiet=quiet, verbose=verbose)
-    check_suffix(figure, PICTURES)
+    check_suffix(figure, vega.PICTURES)
     if redraw:
         found = ablating.read(store, model)
     else:
@@ -85,7 +85,7 @@ def ablate_command(
     elif report is not None:
         write_report(found.run, report)
     if figure is not None:
-        write_figure(found, figure)
+        vega.write(waterfall(found), figure)
     out.blocks(ablation_blocks(found))
     if verbose:
         out.blocks(run_blocks(found.run))

@@ -6,10 +6,9 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.models import generate
+from frameworktax.models import generate, onnx_file
 from frameworktax.models.base import Inputs, Model
 
 if TYPE_CHECKING:
@@ -41,7 +40,10 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
         ``notes``, (code, text) pairs: a count that failed is None and has a note.
     """
     if model.onnx_path is not None:
-        return _describe_file(model.onnx_path)
+        text = "FLOPs, MACs and operators not counted: an ONNX file has no torch module to run"
+        unknown = dict.fromkeys(("flops", "macs", "operators", "padding_share"))
+        known = {"parameters": onnx_file.parameters(model.onnx_path)}
+        return {**known, **unknown, "notes": [("flops-not-counted", text)]}
     notes: list[tuple[str, str]] = []
     inputs, decoding = model.inputs(batch), model.decoding
     run = model.module if decoding is None else generate.Greedy(model.module, decoding)
@@ -63,15 +65,6 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
         "padding_share": _padding_share(model, batch),
         "notes": notes,
     }
-
-
-def _describe_file(path: Path) -> dict[str, Any]:
-    from frameworktax.models.onnx_file import parameters
-
-    text = "FLOPs, MACs and operators not counted: an ONNX file has no torch module to run"
-    unknown = dict.fromkeys(("flops", "macs", "operators", "padding_share"))
-    notes = [("flops-not-counted", text)]
-    return {"parameters": parameters(path), **unknown, "notes": notes}
 
 
 def _padding_share(model: Model, batch: int) -> float | None:

@@ -220,15 +220,11 @@ class Replayed(Decoder):
             forward(token)
 
         prompt()  # the cache gets its tensors with the first call, which no recording may hold
-        first, _ = self._record(prompt, _nothing)
+        first, _ = self._record(prompt, lambda: None)
         if self._new_tokens == 1:
-            return first, _nothing, made
+            return first, lambda: None, made
         following, _ = self._record(step, prompt)
         return first, following, made
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def last_only(module: Any) -> dict[str, Any]:

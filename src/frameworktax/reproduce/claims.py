@@ -115,11 +115,11 @@ class Judged:
 
 def judge(study: StudyFile, ours: Sequence[Row]) -> tuple[Judged, ...]:
     """Return every claim of a study with its verdict on our rows."""
-    theirs = paper.rows(study.name)
-    return tuple(_judged(study, claim, ours, theirs) for claim in study.claim)
+    return tuple(_judged(study.name, claim, ours) for claim in study.claim)
 
 
-def _judged(study: StudyFile, claim: Claim, ours: Sequence[Row], theirs: Sequence[Row]) -> Judged:
+def _judged(study: str, claim: Claim, ours: Sequence[Row]) -> Judged:
+    theirs = paper.rows(study)
     findings = [_finding(p, ours, theirs) for part in claim.part for p in _each(part, ours)]
     verdicts = [f.verdict for f in findings]
     verdict = FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
@@ -130,7 +130,7 @@ def _judged(study: StudyFile, claim: Claim, ours: Sequence[Row], theirs: Sequenc
     printed = paper.claims()[claim.claim]
     return Judged(
         id=claim.id,
-        study=study.name,
+        study=study,
         text=claim.text,
         printed=printed,
         number=claim.number or printed.number,
