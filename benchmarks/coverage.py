@@ -48,8 +48,12 @@ REORDERED = 1e-4
 GROUPS: tuple[tuple[str, ...], ...] = (
     ("inference-mode", "torchscript", "torchscript-frozen", "nested", "onnxruntime", "openvino"),
     ("onnxruntime@fused",),
+    ("tract",),
     ("jax",),
+    ("litert",),
+    ("executorch",),
     ("inductor", "aot-inductor"),
+    ("iree",),
     ("zentorch",),
 )
 """Cheap ones first; a group is run over all models before the next begins."""

@@ -11,11 +11,11 @@ from frameworktax.models import BUILT_IN
 
 CELLS = (
     Cell(model="bert-tiny", runtime="openvino", verdict="runs", difference=2e-7),
-    Cell(model="bert-tiny", runtime="jax", verdict="runs", difference=9e-4),
+    Cell(model="bert-tiny", runtime="tract", verdict="runs", difference=9e-4),
     Cell(model="funnel", runtime="openvino", verdict="differs", difference=2.6, worst="2.6 off"),
     Cell(
         model="funnel",
-        runtime="jax",
+        runtime="tract",
         verdict="cannot",
         reason="no such operator",
         stopped_by="aten.einsum",
@@ -34,7 +34,7 @@ def test_a_cell_in_a_word() -> None:
 
 def test_tables() -> None:
     assert coverage.grid(CELLS) == (
-        ["model", "openvino", "jax"],
+        ["model", "openvino", "tract"],
         [["bert-tiny", "runs", "runs 9e-04"], ["funnel", "differs 3e+00", "cannot"]],
     )
     assert coverage.tally(CELLS) == {"runs": 2, "differs": 1, "cannot": 1}

@@ -181,7 +181,8 @@ def test_the_documentation_has_the_tables_of_the_registries():
 
 
 def test_a_row_of_the_table_follows_from_the_class():
-    tested = {"jax": "0.1", "torchax": "0.2", "torch": "9"}
-    assert tables.row_of(runtimes.get("jax"), tested) == [
-        "`jax`", "deferred", "cpu", "f32", "`frameworktax[jax]`", "jax 0.1, torchax 0.2", "–",
+    tested = {"iree-base-compiler": "3.1", "onnx": "1.2", "torch": "9"}
+    assert tables.row_of(runtimes.get("iree"), tested) == [
+        "`iree`", "ahead-of-time", "cpu", "f32", "`frameworktax[iree]`",
+        "iree-base-compiler 3.1, onnx 1.2", "–",
     ]  # fmt: skip

@@ -9,7 +9,12 @@ from frameworktax.measure.series import series_of
 from frameworktax.records import Point, Workload
 
 ENGINES = [
-    ("onnxruntime", "onnxscript"),
+    ("iree", "iree-base-compiler"),
+    ("iree", "iree-base-runtime"),
+    ("executorch", "executorch"),
+    ("litert", "litert-torch"),
+    ("litert", "ai-edge-litert"),
+    ("tract", "tract"),
     ("zentorch", "zentorch"),
     ("jax", "jaxlib"),
     ("jax", "torchax"),

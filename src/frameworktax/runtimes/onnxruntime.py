@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 FUSED = ("Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention")
 """Operators that are a whole attention layer; each replaces one softmax."""
+COUNTABLE_BYTES = 1_500_000_000
+"""Larger graphs are not counted: they cannot be written as one file."""
 QUIET = 3
 """ONNX Runtime's log level *error*."""
 OPSET = 17
@@ -50,14 +52,15 @@ ALL = "ORT_ENABLE_ALL"
 # --- from a model to files ------------------------------------------------------------------------
 
 
-def export_onnx(export: Export) -> dict[int, str]:
+def export_onnx(export: Export, *, static: bool = False) -> dict[int, str]:
     """Export a model to ONNX files with the names of its inputs; return batch size → file.
 
-    A model that is an ONNX file is taken as it is.
+    A model that is an ONNX file is taken as it is. ``static`` writes one for each batch size, its
+    shapes fixed.
     """
     path = export.model.onnx_path
     if path is not None:
-        return _take(export, path)
+        return _fix(export, path) if static else _take(export, path)
     import torch
 
     def write(exported: Exported, file: Path) -> None:
@@ -68,7 +71,7 @@ def export_onnx(export: Export) -> dict[int, str]:
             export.free_dimension = _symbol(program, export.batch_dims)
         program.save(str(file))
 
-    return export.save("onnx", write)
+    return export.save("onnx", write, static=static)
 
 
 def _take(export: Export, path: Path) -> dict[int, str]:
@@ -133,14 +136,31 @@ def _export_fused(export: Export) -> dict[int, str]:
     )
     fused.save_model_to_file(str(export.folder / "model.onnx"))
     exported.unlink()
-    counts = _operators(fused.model.graph)
-    whole = sum(counts[name] for name in FUSED)
-    text = (
-        f"ONNX Runtime computes {whole} of {whole + counts['Softmax']} attention layers as one "
-        "operator"
-    )
-    export.notes.append(("attention-fused", text))
     return dict.fromkeys(export.batches, "model.onnx")
+
+
+def _fix(export: Export, path: Path) -> dict[int, str]:
+    """Write a copy of an ONNX file for each batch size, with the sizes of its inputs in it.
+
+    For engines that want fixed shapes. What the file says of shapes inside is left out: it names
+    sizes that are numbers now.
+    """
+    import onnx
+
+    files = export.each("onnx")
+    for batch, name in files.items():
+        whole = onnx.load(str(path))
+        del whole.graph.value_info[:]
+        sizes = {key: tensor.shape for key, tensor in export.model.inputs(batch).kwargs.items()}
+        for port in whole.graph.input:
+            dims = port.type.tensor_type.shape.dim
+            for dim, size in zip(dims, sizes.get(port.name, ()), strict=False):
+                dim.dim_value = size
+        for port in whole.graph.output:
+            for dim in port.type.tensor_type.shape.dim:
+                dim.ClearField("dim_param")
+        onnx.save(whole, str(export.folder / name))
+    return files
 
 
 def _quantize(export: Export, files: Mapping[int, str]) -> dict[int, str]:
@@ -171,6 +191,32 @@ def _quantize(export: Export, files: Mapping[int, str]) -> dict[int, str]:
     )
     export.notes.append(("quantised-weights", text))
     return {batch: renamed[name] for batch, name in files.items()}
+
+
+def _note_attention(export: Export, files: Mapping[int, str], level: str) -> None:
+    """Note how many attention layers ONNX Runtime computes as one operator.
+
+    Nothing where the graph has no softmax and no attention.
+    """
+    import onnx
+    import onnxruntime
+
+    file = export.folder / files[max(files)]
+    before = _operators(onnx.load(str(file), load_external_data=False).graph)
+    layers = before["Softmax"] + sum(before[name] for name in FUSED)
+    if not layers or sum(f.stat().st_size for f in file.parent.glob("*.onnx*")) > COUNTABLE_BYTES:
+        return
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.log_severity_level = QUIET
+    optimised = export.folder / "optimised.onnx"
+    options.optimized_model_filepath = str(optimised)
+    onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    after = _operators(onnx.load(str(optimised)).graph)
+    optimised.unlink()
+    fused = sum(after[name] for name in FUSED)
+    text = f"ONNX Runtime computes {fused} of {layers} attention layers as one operator"
+    export.notes.append(("attention-fused", text))
 
 
 def _operators(graph: Any) -> Counter[str]:
@@ -335,4 +381,6 @@ class OnnxRuntime(ArtifactRuntime):
         files = _export_fused(export) if self.option == "fused" else export_onnx(export)
         if self.computes_in(export.target.precision) == "int8":
             files = _quantize(export, files)
+        if not export.target.is_cuda:
+            _note_attention(export, files, LEVELS.get(self.option, ALL))
         return files
