@@ -1,6 +1,6 @@
-"""Engines that may live in an environment of their own: JAX, ExecuTorch, LiteRT, IREE, tract.
+"""Engines that take a static program for each batch size: JAX, ExecuTorch, LiteRT, IREE, tract.
 
-Each takes a static program for each batch size, and runs it without the model's library.
+They run it without the model's library.
 """
 
 from __future__ import annotations

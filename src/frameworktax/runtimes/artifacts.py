@@ -210,6 +210,10 @@ class Export(Artifact):
             notes=list(model.notes),
         )
 
+    def each(self, suffix: str) -> dict[int, str]:
+        """Return batch size → name of a file of its own."""
+        return {batch: f"model-{batch}.{suffix}" for batch in self.batches}
+
     def programs(self, batches: Sequence[int]) -> list[Exported]:
         """Export with a dynamic batch; where that fails, once for each batch size, and say so.
 
