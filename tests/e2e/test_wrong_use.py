@@ -106,6 +106,7 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["explain", "own.py", "--report", "x.pdf"], [".md", ".html"]),
         (["run", "--report", "x.pdf", "own.py"], [".md", ".html"]),
         (["store", "prune", "--cache", "--limit", "9XB"], ["2GB"]),
+        (["sweep", "own.py", "--store", "own.py"], ["is a file", "--store"]),
         (["mesaure", "mlp"], ["--help"]),
         (["measure", "mlp", "bert-base"], ["measure --help"]),
         (["compare", "a", "b", "--gate", "5"], ["write 5% or 0.05"]),

@@ -33,7 +33,7 @@ from frameworktax.sweep.grid import Planned
 from frameworktax.sweep.plan import forecast, plan_blocks, resumed, summary
 from frameworktax.sweep.plan import plan as plan_of
 from frameworktax.sweep.run import Sweep
-from frameworktax.sweep.schedule import groups, within
+from frameworktax.sweep.schedule import groups
 from frameworktax.sweep.status import LOAD_S, POINT_S, Estimator, find_statuses
 from frameworktax.sweep.study import load
 from frameworktax.testing import FakeClock
@@ -153,17 +153,6 @@ def test_a_sweep_that_resumes_says_from_where():
 
 def plan(*points: Point, **more) -> list[Planned]:
     return [Planned(point=p, **more) for p in points]
-
-
-def test_a_point_budget_leaves_every_series_its_beginning():
-    planned = plan(*(point(runtime=r, batch=b) for r in ("eager", "null") for b in (8, 1, 2, 4)))
-    kept = within(planned, 5)
-    assert [(p.point.runtime, p.point.workload.batch) for p in kept] == [
-        ("eager", 1), ("eager", 2), ("eager", 4), ("null", 1), ("null", 2),
-    ]  # fmt: skip
-    first = replace(planned[0], priority=1)
-    assert within([first, *planned[1:]], 1) == (first,)
-    assert within(planned, None) == tuple(planned)
 
 
 def grouped(planned, memory=1e12, together=(), processes=3):
@@ -337,14 +326,6 @@ def test_budgets_are_shared_by_estimates_and_end(tmp_path):
     assert {s.status for s in results.statuses.values()} == {"measured", "open"}
 
 
-def test_the_summary_counts_what_the_point_budget_leaves_out(tmp_path):
-    data = {**STUDY, "study": {"point_budget": 3}}
-    results = sweep(tmp_path, FakeExecutor(tmp_path), data).run()
-    assert summary(results)[0] == "3 points: 3 measured"
-    assert summary(results)[1].startswith("1 more ")
-    assert results.plan.beyond == 1
-
-
 def test_notes_of_a_study_are_said(tmp_path):
     data = {**STUDY, "exclude": [{"batch": [99]}]}
     listener = Listener()
@@ -365,13 +346,6 @@ def test_a_store_may_hold_other_things(tmp_path):
     assert [(m.workload.model, m.workload.batch) for m in results] == [("mlp", 2)]
 
 
-def test_a_plan_counts_what_the_point_budget_leaves_out():
-    data = {**STUDY, "study": {"point_budget": 3}}
-    found = plan_of(load(data), [])
-    assert (len(found.chosen), found.beyond, found.known) == (3, 1, 0)
-    assert found.estimate_s > 0
-
-
 def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
     executor = LocalExecutor(tmp_path, "cuda:0", Reporter(), ("x",))
     assert [(p.label, p.device) for p in executor.platforms()] == [
@@ -386,14 +360,13 @@ def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
 
 
 def test_a_dry_run_and_a_summary_in_words(tmp_path):
-    data = {**STUDY, "study": {"point_budget": 3, "time_budget": "5s"}}
+    data = {**STUDY, "study": {"time_budget": "5s"}}
     before = plan_of(load(data), [])
     first = plan_blocks(before)[0].rows[0]
-    assert [cell.text for cell in first] == ["1", "bert-tiny", "eager", "batch 1", "open"]
+    assert [cell.text for cell in first] == ["1", "mlp", "eager", "batch 1", "open"]
     text = forecast(before)
-    assert re.findall(r"\d+", text[0]) == ["3", "3", "2", "0"]
-    assert text[1].startswith("1 more ") and "0 of 3 points" in text[2]
-    assert text[3].startswith("time budget 5 s; ")
+    assert re.findall(r"\d+", text[0]) == ["4", "4", "2", "0"]
+    assert "0 of 4 points" in text[1] and text[2].startswith("time budget 5 s; ")
     executor = FakeExecutor(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
     done = sweep(tmp_path, executor).run()
     done.wall_ns = 12_000_000_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
@@ -44,6 +44,7 @@ from frameworktax.records import (
 )
 from frameworktax.stats import NORMAL_95, UNTIL, block_median, ratio_interval, spread
 
+T = TypeVar("T")
 DRIFT = 0.02
 """Movement of the host from which on it is named: what is under it, an interval of ±3 % hides."""
 
@@ -193,26 +194,34 @@ def _shown(grouped: Iterable[PointRecords]) -> list[PointRecords]:
     )
 
 
+def _lazy(compute: Callable[[StoredMeasurement], T]) -> T:
+    """Return a field that is computed when it is first asked for, to mypy of what it computes."""
+    return cast("T", cached_property(compute))
+
+
 class StoredMeasurement(Measurement):
     """A measurement from records; what no table shows is computed when it is first asked for."""
 
     records: PointRecords
     bill: billing.Bill | None
     slope: float | None
-    pipelined_ns: Any = cached_property(lambda m: m.records.pipelined)
-    kernel_ns: Any = cached_property(lambda m: m.bill.kernel if m.bill else None)
-    tax_ns: Any = cached_property(lambda m: m.bill.tax if m.bill else None)
-    bill_ns: Any = cached_property(lambda m: m.bill.lines if m.bill else None)
-    kernel_detail_ns: Any = cached_property(lambda m: m.bill.detail if m.bill else None)
-    symbols_ns: Any = cached_property(lambda m: m.bill.symbols if m.bill else ())
-    sampler_inflation: Any = cached_property(lambda m: m.bill.inflation if m.bill else None)
-    process_spread: Any = cached_property(lambda m: spread(m.records.block_medians)[0])
-    block_spread: Any = cached_property(lambda m: spread(m.records.block_medians)[1])
-    samples_ns: Any = cached_property(lambda m: points.samples(m.records))
-    blocks_ns: Any = cached_property(
-        lambda m: tuple((p, r, ns) for (p, r), ns in m.records.by_round.items())
+    pipelined_ns = _lazy(lambda m: m.records.pipelined)
+    kernel_ns = _lazy(lambda m: m.bill.kernel if m.bill else None)
+    tax_ns = _lazy(lambda m: m.bill.tax if m.bill else None)
+    bill_ns = _lazy(lambda m: m.bill.lines if m.bill else None)
+    kernel_detail_ns = _lazy(lambda m: m.bill.detail if m.bill else None)
+    symbols_ns = _lazy(lambda m: m.bill.symbols if m.bill else ())
+    sampler_inflation = _lazy(lambda m: m.bill.inflation if m.bill else None)
+    process_spread = _lazy(lambda m: spread(m.records.block_medians)[0])
+    block_spread = _lazy(lambda m: spread(m.records.block_medians)[1])
+    samples_ns = _lazy(lambda m: points.samples(m.records))
+    blocks_ns = _lazy(
+        lambda m: tuple(
+            (block.process, block.round, ns)
+            for block, ns in zip(m.records.blocks, m.records.medians_ns, strict=True)
+        )
     )
-    calibrator_ns: Any = cached_property(lambda m: tuple(sorted(m.records.calibrator.items())))
+    calibrator_ns = _lazy(lambda m: tuple(sorted(m.records.calibrator.items())))
 
     def __eq__(self, other: object) -> bool:
         return Measurement(**{f.name: getattr(self, f.name) for f in fields(self)}) == other

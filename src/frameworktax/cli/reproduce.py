@@ -93,6 +93,6 @@ def _dry_run(studies: Sequence[StudyFile], scale: Any, store: Path, output: Outp
     print_rows(console(), ["about", "points", "session"], rows)
     done = sum(one.status == "measured" for one in plan.statuses.values())
     print(
-        f"{len(plan.chosen)} points at the {size} scale, {done} in {store}; "
+        f"{len(plan.statuses)} points at the {size} scale, {done} in {store}; "
         f"about {duration(plan.estimate_s)} to go"
     )

@@ -27,7 +27,7 @@ def sweep(
     study: Annotated[Path, typer.Argument(help="A TOML file; `frameworktax init` writes one.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="key=value over what it says: grid.batch=1,2 or ~exclude."),
+        typer.Argument(help="TABLE.KEY=VALUE over what it says: grid.batch=1,2 or ~exclude."),
     ] = None,
     engine: Annotated[
         str, typer.Option(help="local, ray (the cluster this host is in) or ray://HOST:PORT.")

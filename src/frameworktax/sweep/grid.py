@@ -1,4 +1,4 @@
-"""Grids, further points, overrides, exclusions and priorities laid out as points."""
+"""Grids, further points, exclusions and priorities laid out as points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from frameworktax.records import FLOOR, Point, Workload
 from frameworktax.sweep.source import Location, Source
 
 if TYPE_CHECKING:
-    from frameworktax.sweep.study import Axes, Override, StudyFile
+    from frameworktax.sweep.study import Axes, StudyFile
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MAX_POINTS = 200_000
@@ -57,8 +57,6 @@ def expand(
         layout.add(file.grid, ("grid",), DEFAULT_BATCHES)
     for number, axes in enumerate(file.point):
         layout.add(axes, ("point", number), (1,))
-    for number, override in enumerate(file.override):
-        layout.override(override, ("override", number))
     for number, exclude in enumerate(file.exclude):
         matches = layout.matching(exclude, ("exclude", number))
         layout.cells = {key: row for key, row in layout.cells.items() if not matches(row[0])}
@@ -123,25 +121,10 @@ class _Layout:
             cell = _fitting(dict(zip(axes, values, strict=True)))
             for axis in cell:
                 idle.pop(axis, None)
-            self._put(cell, location)
+            self.cells.setdefault(tuple(sorted(cell.items())), (cell, location))
         for axis in idle:
             where = self._source.where((*location, axis))
             self.notes.append(f"{where} has no effect on these models")
-
-    def override(self, table: Override, location: Location) -> None:
-        """Give the cells that match other values on some axes."""
-        new = table.set.given()
-        if not new:
-            where = self._source.where(location)
-            raise UsageError(f"{where}: sets nothing; write set = {{ batch = [1] }}")
-        new = self._checked(new, (*location, "set"))
-        matches = self.matching(table, location)
-        for key, (cell, _) in list(self.cells.items()):
-            if matches(cell):
-                self.cells.pop(key, None)
-                for values in itertools.product(*new.values()):
-                    changed = {**cell, **dict(zip(new, values, strict=True))}
-                    self._put(_fitting(changed), location)
 
     def matching(self, table: Axes, location: Location) -> Callable[[Cell], bool]:
         """Return whether a cell has one of the values of every axis that a table names.
@@ -149,8 +132,8 @@ class _Layout:
         One that matches no cell gets a note, with the name that may be the reason.
         """
         axes = table.given()
+        where = self._source.where(location)
         if not axes:
-            where = self._source.where(location)
             raise UsageError(f"{where}: matches everything; name an axis")
         self._check_names("runtimes", axes, location)
         if "all" in axes.get("runtimes", ()):
@@ -163,11 +146,8 @@ class _Layout:
             known = self.models()
             unknown = [name for name in table.models or () if name not in known]
             hint = "".join(f": no '{name}' is in it{nearest(name, known)}" for name in unknown[:1])
-            self.notes.append(f"{self._source.where(location)} matches no point{hint}")
+            self.notes.append(f"{where} matches no point{hint}")
         return matches
-
-    def _put(self, cell: Cell, location: Location) -> None:
-        self.cells.setdefault(tuple(sorted(cell.items())), (cell, location))
 
     def _checked(self, axes: Values, location: Location) -> Values:
         """Return axes whose runtimes and platforms exist, ``all`` written out."""

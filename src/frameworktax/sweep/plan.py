@@ -15,8 +15,7 @@ from frameworktax.records import Point, Record, point_name
 from frameworktax.report.blocks import Block, Text, table
 from frameworktax.store import shards
 from frameworktax.sweep.executor import Platform, this_host
-from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.schedule import Group, groups, within
+from frameworktax.sweep.schedule import Group, groups
 from frameworktax.sweep.status import RULE, Estimator, PointStatus, Status, StatusScan
 from frameworktax.sweep.study import Study, load
 from frameworktax.sweep.values import duration
@@ -40,19 +39,15 @@ class SweepPlan:
     """What a sweep will do.
 
     Attributes:
-        chosen: points of the study within the point budget.
-        statuses: of each of them.
+        statuses: of each point.
         groups: what is to be measured, session by session.
-        beyond: number of points that the point budget leaves out.
         known: number of open points whose estimate rests on the store.
         platforms: where it will be measured, by label.
     """
 
     study: Study
-    chosen: tuple[Planned, ...]
     statuses: Mapping[Point, PointStatus]
     groups: tuple[Group, ...]
-    beyond: int
     known: int
     platforms: Mapping[str, Platform]
 
@@ -83,7 +78,7 @@ class SweepPlan:
                     **asdict(one.point),
                     "held": asdict(self.statuses[one.point]),
                 }
-                for one in self.chosen
+                for one in self.study.planned
             ],
             "sessions": [
                 {
@@ -93,7 +88,6 @@ class SweepPlan:
                 }
                 for group in self.groups
             ],
-            "beyond_point_budget": self.beyond,
             "estimate_s": self.estimate_s,
             "code": list(self.study.code),
             "notes": list(self.study.notes),
@@ -129,22 +123,16 @@ def plan(
     ``only`` are the sessions that count for the status of points, None for all.
     """
     settings = study.settings
-    chosen = within(study.planned, settings.point_budget)
-    status = StatusScan(
-        [one.point for one in chosen],
-        settings.attempts,
-        stop_when_linear=settings.stop_when_linear,
-    )
+    status = StatusScan(study.points, settings.attempts, stop_when_linear=settings.stop_when_linear)
     estimator = Estimator()
     for record in records:
         estimator.add(record)
         if only is None or record.session in only:
             status.add(record)
     statuses = status.statuses()
-    todo = [one for one in chosen if statuses[one.point].status == "open"]
+    todo = [one for one in study.planned if statuses[one.point].status == "open"]
     return SweepPlan(
         study=study,
-        chosen=chosen,
         statuses=statuses,
         groups=tuple(
             groups(
@@ -156,7 +144,6 @@ def plan(
                 platforms=platforms,
             )
         ),
-        beyond=len(study.planned) - len(chosen),
         known=sum(estimator.knows(one.point) for one in todo),
         platforms={platform.label: platform for platform in platforms},
     )
@@ -191,7 +178,7 @@ def plan_blocks(plan: SweepPlan) -> list[Block]:
             point_name(point, model=False, runtime=False),
             status_text(plan.statuses[point]),
         ]
-        for point in sorted((one.point for one in plan.chosen), key=lambda p: session.get(p, 0))
+        for point in sorted(plan.study.points, key=lambda p: session.get(p, 0))
     ]
     columns = ["session", "model", "runtime", "point", "status"]
     return [table("", columns, rows), *map(Text, forecast(plan))]
@@ -211,11 +198,9 @@ def forecast(plan: SweepPlan) -> list[str]:
     counts = Counter(one.status for one in plan.statuses.values())
     to_do = sum(len(group.points) for group in plan.groups)
     lines = [
-        f"{len(plan.chosen)} points, {to_do} to measure in {len(plan.groups)} sessions, "
+        f"{len(plan.statuses)} points, {to_do} to measure in {len(plan.groups)} sessions, "
         f"{counts['measured']} measured already"
     ]
-    if plan.beyond:
-        lines.append(f"{plan.beyond} more are beyond the point budget")
     if to_do:
         source = f"for {plan.known} of {to_do} points from the store; {RULE}"
         lines.append(f"about {duration(plan.whole_s)} ({source})")
@@ -247,8 +232,6 @@ def summary(results: SweepResults) -> list[str]:
     counts = Counter(one.status for one in results.statuses.values())
     parts = [f"{counts[status]} {STATUSES[status]}" for status in STATUSES if counts[status]]
     lines = [f"{len(results.statuses)} points: {', '.join(parts)}"]
-    if results.plan.beyond:
-        lines.append(f"{results.plan.beyond} more are beyond the point budget")
     lines += [
         f"given up: {point_name(point)}: {one.reason}"
         for point, one in results.statuses.items()

@@ -98,13 +98,15 @@ def sweep(
         command: recorded with each session.
 
     Raises:
-        UsageError: the study is wrong, names code and ``allow_code`` is not given, or there is no
-            such engine.
+        UsageError: the study is wrong, names code and ``allow_code`` is not given, there is no
+            such engine, or the store is a file.
         NothingMeasuredError: no point of it could be measured.
     """
     reporter = reporter or Reporter()
     command = tuple(command or sys.argv[1:])
     folder = Path(store)
+    if folder.is_file():
+        raise UsageError(f"{folder} is a file; name a folder with --store")
     executor = open_executor(engine, folder, reporter, command)
     with contextlib.closing(executor):
         platforms = {platform.label: platform.device for platform in executor.platforms()}

@@ -55,26 +55,6 @@ class Group:
         return replace(self, planned=tuple(planned), estimate_s=share * self.estimate_s)
 
 
-def within(planned: Sequence[Planned], point_budget: int | None) -> tuple[Planned, ...]:
-    """Return as many points as the budget allows, in the order of the study.
-
-    Higher priority first, then the smallest batch of every series, then the next of each: a curve
-    that is cut is cut at its expensive end, and no runtime is left without a curve.
-    """
-    if point_budget is None or len(planned) <= point_budget:
-        return tuple(planned)
-    series: dict[Point, list[Planned]] = defaultdict(list)
-    for one in planned:
-        series[one.point.without_batch()].append(one)
-    rank = {
-        one: number
-        for group in series.values()
-        for number, one in enumerate(sorted(group, key=lambda p: p.point.workload.batch))
-    }
-    chosen = set(sorted(planned, key=lambda one: (-one.priority, rank[one]))[:point_budget])
-    return tuple(one for one in planned if one in chosen)
-
-
 def groups(
     planned: Iterable[Planned],
     estimator: Estimator,
@@ -97,9 +77,8 @@ def groups(
     for one in planned:
         workload = one.point.workload
         model = set_of.get(workload.model, workload.model)
-        family = families.setdefault(
-            (-one.priority, model, one.platform, one.point.threads), defaultdict(list)
-        )
+        key = -one.priority, model, one.platform, one.point.threads
+        family = families.setdefault(key, defaultdict(list))
         family[workload.without_batch()].append(one)
     configs = [
         [_Config(members, estimator, processes) for members in family.values()]

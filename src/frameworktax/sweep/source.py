@@ -1,8 +1,8 @@
 """A study's data: read from its file, changed by overrides, and where each part was written.
 
-Overrides are written as users of Hydra expect: ``key=value`` sets, ``+key=value`` and
-``++key=value`` do too, ``~key`` removes. A value is read as TOML (``[1, 2]``, ``"a"``, ``true``);
-what is no TOML is text, and commas outside quotes and brackets make a list.
+An override is ``table.key=value``, or ``table=value``; ``~table.key`` and ``~table`` remove. A
+value is read as TOML (``[1, 2]``, ``"a"``, ``true``); what is no TOML is text, and commas outside
+quotes and brackets make a list.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ MAX_BYTES = 1 << 20
 """A study of 20,000 points written out has half of it."""
 MAX_DOTS = 500
 """Dots in a line: the time and memory that tomllib takes for a key grow with its parts squared."""
-MAX_PARTS = 20
-"""Parts of an override's key."""
-FORM = "write key=value, as in grid.batch=1,2, or ~exclude to leave a part out"
+FORM = "write TABLE.KEY=VALUE, as in grid.batch=1,2, or ~exclude to leave a part out"
 Location = Sequence[str | int]
 """A path into the data: ``("exclude", 1, "batch")``."""
 
@@ -79,8 +77,6 @@ def _keys(lines: list[str]) -> list[tuple[tuple[str | int, ...], int]]:
             if header[1] == "[[":
                 counts[name] = counts.get(name, -1) + 1
                 table = (*parts, counts[name])
-            elif parts[0] in counts:  # [override.set] belongs to the last [[override]]
-                table = (parts[0], counts[str(parts[0])], *parts[1:])
             else:
                 table = parts
             found.append((table, number))
@@ -142,24 +138,21 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
         Dotted path → the override that set it, for messages.
 
     Raises:
-        UsageError: an override of another form, or a path that leads nowhere.
+        UsageError: an override of another form, or nothing to remove.
     """
     typed: dict[str, str] = {}
     for word in overrides:
-        key, equals, text = word.lstrip("+~").partition("=")
-        path = [part.strip() for part in key.split(".")]
         removes = word.startswith("~")
-        if not all(path) or removes == bool(equals) or len(path) > MAX_PARTS:
+        key, equals, text = word.removeprefix("~").partition("=")
+        *table, name = key.split(".", 1)
+        holder = data.setdefault(table[0], {}) if table else data
+        if not name or removes == bool(equals) or not isinstance(holder, dict):
             raise UsageError(f"'{word}' is no override; {FORM}")
-        holder = _walk(data, path[:-1], word, make=not removes)
-        last: Any = _index(holder, path[-1], word) if isinstance(holder, list) else path[-1]
         if not removes:
-            holder[last] = value_of(text)
-            typed[".".join(path)] = word
-            continue
-        if isinstance(holder, dict) and last not in holder:
+            holder[name] = value_of(text)
+            typed[key] = word
+        elif holder.pop(name, None) is None:
             raise UsageError(f"'{word}': the study has no {key}")
-        del holder[last]
     return typed
 
 
@@ -168,29 +161,6 @@ def typed_words(overrides: Sequence[str]) -> set[str]:
     values = [value_of(word.partition("=")[2]) for word in overrides]
     listed = (value if isinstance(value, list) else [value] for value in values)
     return {one for value in listed for one in value if isinstance(one, str)}
-
-
-def _walk(data: dict[str, Any], path: list[str], word: str, *, make: bool) -> Any:
-    holder: Any = data
-    for part in path:
-        if isinstance(holder, list):
-            holder = holder[_index(holder, part, word)]
-        elif part.isdigit():
-            form = f'+{path[0]}=[{{models=["mlp"]}}]'
-            raise UsageError(f"'{word}': the study has no {path[0]}; write {form}")
-        elif isinstance(holder, dict) and (part in holder or make):
-            holder = holder.setdefault(part, {})
-        else:
-            raise UsageError(f"'{word}': the study has no {'.'.join(path)}")
-    if not isinstance(holder, dict | list):
-        raise UsageError(f"'{word}': {'.'.join(path)} is no table; {FORM}")
-    return holder
-
-
-def _index(holder: list[Any], part: str, word: str) -> int:
-    if part.isdigit() and int(part) < len(holder):
-        return int(part)
-    raise UsageError(f"'{word}': '{part}' is none of the entries 0 to {len(holder) - 1}")
 
 
 def value_of(text: str) -> Any:

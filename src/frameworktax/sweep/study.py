@@ -163,12 +163,6 @@ class Axes(_Table):
         }
 
 
-class Override(Axes):
-    """Points that match every axis written here get the axes of ``set`` instead."""
-
-    set: Axes
-
-
 class Priority(Axes):
     """Points that match get this priority; higher is measured earlier, 0 is the default."""
 
@@ -183,9 +177,6 @@ class Settings(_Table):
     time_budget: Duration | None = Field(None, description="Wall time for everything.")
     setup_limit: Duration = Field(
         DEFAULT_SETUP_LIMIT_S, description="Time limit of each step of a session's set-up."
-    )
-    point_budget: Annotated[int, Field(ge=1, strict=True)] | None = Field(
-        None, description="Points at most, in the order of their priority."
     )
     processes: Annotated[int, Field(ge=1, le=100, strict=True)] = Field(
         3, description="Fresh processes a point."
@@ -215,9 +206,6 @@ class StudyFile(_Table):
     )
     exclude: Annotated[tuple[Axes, ...], BeforeValidator(_tables)] = Field(
         (), description="Points that match are left out."
-    )
-    override: Annotated[tuple[Override, ...], BeforeValidator(_tables)] = Field(
-        (), description="Other values for some points."
     )
     priority: Annotated[tuple[Priority, ...], BeforeValidator(_tables)] = Field(
         (), description="What is measured earlier."
@@ -310,15 +298,6 @@ def _first_error(text: Source, error: ValidationError) -> str:
 
 def _keys(location: Sequence[str | int]) -> list[str]:
     """Return the keys that a table of a study may have."""
-    table: type[BaseModel] = StudyFile
-    for part in location:
-        if isinstance(part, int):
-            continue
-        annotation = table.model_fields[part].annotation
-        found = [
-            a
-            for a in (annotation, *getattr(annotation, "__args__", ()))
-            if isinstance(a, type) and issubclass(a, BaseModel)
-        ]
-        table = found[0]
+    named: dict[str, type[BaseModel]] = {"study": Settings, "priority": Priority}
+    table = named.get(str(location[0]), Axes) if location else StudyFile
     return list(table.model_fields)
