@@ -300,18 +300,6 @@ def test_list_and_doctor_speak_json(here):
     assert "figure-4" in {row["name"] for row in here("list", "studies", "--json").json()}
 
 
-def test_environments_are_listed_and_the_command_that_makes_one_is_named(here, tmp_path):
-    folder = {"FRAMEWORKTAX_ENVIRONMENTS": str(tmp_path)}
-    rows = here("env", "list", "--json", **folder).json()
-    assert {"jax", "executorch", "litert", "iree"} <= {row["name"] for row in rows}
-    assert not any(row["ready"] for row in rows)
-    runtimes = here("list", "runtimes", "--json", **folder).json()
-    (litert,) = [row for row in runtimes if row["name"] == "litert"]
-    if not litert["available"]:
-        assert litert["reason"].endswith("not installed; frameworktax env create litert")
-    assert litert["environment"] == "litert"
-
-
 def test_help_imports_nothing_heavy():
     code = (
         "import sys\nfrom frameworktax import cli\nsys.argv=['frameworktax','--help']\n"

@@ -113,8 +113,6 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["attach"], ["PID"]),
         (["attach", "4711", "--duration", "soon"], ["--duration"]),
         (["attach", "4711", "-o", "tax.svg"], [".collapsed"]),
-        (["env", "create", "executorc"], ["'executorc', did you mean 'executorch'?"]),
-        (["env", "remove", "nothing"], ["'nothing' (see 'frameworktax env list')"]),
         (["ablate", "bert-base", "--paths", "onnx"], ["'onnx', did you mean 'onnxruntime'?"]),
         (["ablate", "onnx:m.onnx"], ["onnx:m.onnx is no torch module"]),
         (["ablate", "mlp", "--figure", "r.gif"], ["'r.gif'; choose .svg, .png, .pdf"]),
