@@ -204,7 +204,9 @@ class StoredMeasurement(Measurement):
 
     records: PointRecords
     bill: billing.Bill | None
-    slope: float | None
+    device: regime.Device | None
+    slope: float | None  # of latency over batch; from ``_curves``
+    regime = _lazy(lambda m: _regime(m))
     pipelined_ns = _lazy(lambda m: m.records.pipelined)
     kernel_ns = _lazy(lambda m: m.bill.kernel if m.bill else None)
     tax_ns = _lazy(lambda m: m.bill.tax if m.bill else None)
@@ -242,23 +244,21 @@ def _measurements(
         if g.point.workload.twin
     }
     families = [records.point.family() for records in shown]
-    slopes = _slopes(shown, families)
     eagers = {
         (family, g.point.workload.batch): g
         for family, g in zip(families, shown, strict=True)
         if g.point.runtime == REFERENCE
     }
     found = []
-    for family, records, slope in zip(families, shown, slopes, strict=True):
+    for family, records in zip(families, shown, strict=True):
         point = records.point
         twin = twins.get(point) if twins else None
         eager = eagers.get((family, point.workload.batch))
         bill = _bill(records, twin)
         device = gpus.get((records.session, device_of(point.platform)))
-        bound = _regime(records, bill, slope, device) if bill is not None else None
-        m = _measurement(records, bill, bound, twin, eager, until)
+        m = _measurement(records, bill, twin, eager, until)
         vars(m).clear()  # slots hold what was given; here are defaults of what is computed later
-        vars(m).update(records=records, bill=bill, slope=slope)
+        vars(m).update(records=records, bill=bill, device=device, slope=None)
         found.append((family, m))
     return found
 
@@ -266,7 +266,6 @@ def _measurements(
 def _measurement(
     records: PointRecords,
     bill: billing.Bill | None,
-    bound: Regime | None,
     twin: PointRecords | None,
     eager: PointRecords | None,
     until: float,
@@ -322,7 +321,6 @@ def _measurement(
         padding_share=subject.padding_share,
         first_token_ns=points.first_token(records),
         per_token_ns=points.per_token(records),
-        regime=bound,
         parity=records.parity,
         started=tuple(sorted({o.started for o in records.outcomes if o.started is not None})),
         notes=tuple(notes),
@@ -368,21 +366,6 @@ def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
     return Note("no-kernel-time", text)
 
 
-def _slopes(shown: Sequence[PointRecords], families: Sequence[FamilyKey]) -> list[float | None]:
-    """Return each point's elasticity of latency over batch; None where it was not measured."""
-    rows: dict[tuple[FamilyKey, str], list[int]] = defaultdict(list)
-    for number, (records, family) in enumerate(zip(shown, families, strict=True)):
-        if records.latency is not None:
-            rows[family, records.point.runtime].append(number)
-    slopes: list[float | None] = [None] * len(shown)
-    for row in rows.values():
-        batches = [shown[i].point.workload.batch for i in row]
-        latency_ns = [latency.value for i in row if (latency := shown[i].latency) is not None]
-        for i, slope in zip(row, regime.elasticities(batches, latency_ns), strict=True):
-            slopes[i] = slope
-    return slopes
-
-
 def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], regime.Device | None]:
     """Return (session, platform) → peak numbers of its device."""
     return {
@@ -392,13 +375,14 @@ def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], regime.Device | 
     }
 
 
-def _regime(
-    records: PointRecords, bill: billing.Bill, slope: float | None, device: regime.Device | None
-) -> Regime:
+def _regime(m: StoredMeasurement) -> Regime | None:
+    bill = m.bill
+    if bill is None:
+        return None
     if bill.method != billing.DEVICE:
         return regime.cpu_regime(bill.share, is_lower=bill.method == billing.TWIN)
-    found = regime.gpu_regime(one_minus(bill.share), slope)
-    return regime.refine(found, records.subject, bill.kernel, device)
+    found = regime.gpu_regime(one_minus(bill.share), m.slope)
+    return regime.refine(found, m.records.subject, bill.kernel, m.device)
 
 
 def _curves(family: Iterable[StoredMeasurement]) -> list[Curve]:
@@ -413,6 +397,11 @@ def _curves(family: Iterable[StoredMeasurement]) -> list[Curve]:
         if any(m.session != first.session for m in row):  # no pairs
             blocks = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
         free, bound = free_batch_interval(batches, blocks)
+        slopes = regime.elasticities(
+            batches, [m.latency_ns.value for m in row if m.latency_ns is not None]
+        )
+        for m, slope in zip(row, slopes, strict=True):
+            vars(m)["slope"] = slope
         curves.append(
             Curve(
                 model=first.workload.model,
