@@ -35,7 +35,7 @@ from scipy.special import stdtr
 
 from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
 from frameworktax import api, store
-from frameworktax.analysis.compare.comparison import Comparison, Renames, compare
+from frameworktax.analysis.compare.comparison import Comparison, compare
 from frameworktax.analysis.compare.contrasts import (
     BLOCK_NOISE,
     ELSEWHERE,
@@ -235,8 +235,7 @@ def against(
     constants: Constants = ELSEWHERE,
 ) -> Comparison:
     """Compare a point of one or more sessions with a variant of another, at the gate."""
-    renames = Renames(runtimes={base: name}, models={})
-    return compare(before, after, gate=GATE, renames=renames, constants=constants)
+    return compare(before, after, gate=GATE, runtimes={base: name}, constants=constants)
 
 
 def within(run: Run, kind: str) -> list[Comparison]:
@@ -524,8 +523,8 @@ def bill(folder: Path, count: int) -> Row:
             )
         for metric in ("kernel", "tax"):
             for name in ("cal-host", "cal-kernel"):
-                renames = Renames(runtimes={"cal-base": name}, models={})
-                (change,) = compare(run, run, metric=metric, gate=GATE, renames=renames).points
+                renamed = {"cal-base": name}
+                (change,) = compare(run, run, metric=metric, gate=GATE, runtimes=renamed).points
                 found.append(
                     {
                         "session": number,

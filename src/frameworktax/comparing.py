@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from frameworktax import api, store
-from frameworktax.analysis.compare.comparison import Comparison, Metric, Renames, environments
+from frameworktax.analysis.compare.comparison import Comparison, Metric, environments
 from frameworktax.analysis.compare.comparison import compare as compare_runs
 from frameworktax.analysis.compare.contrasts import (
     ELSEWHERE,
@@ -111,13 +111,12 @@ def compare(
     if metric not in known:
         choices = ", ".join(known)
         raise UsageError(f"no metric '{metric}'{nearest(metric, known)}; choose {choices}")
-    renames = Renames(runtimes=dict(runtimes or {}), models=dict(models or {}))
     names = (name_of(a), name_of(a if b is None else b))
     if baselines and b is None:
         raise UsageError("--baseline adds to the side before; name both sides, BEFORE and AFTER")
     if b is not None:
         before, after = [read(source) for source in (a, *baselines)], read(b)
-    elif renames:
+    elif runtimes or models:
         after = read(a)
         before = [after]
     else:
@@ -130,7 +129,8 @@ def compare(
         metric=cast(Metric, metric),
         gate=gate,
         across=across,
-        renames=renames,
+        runtimes=runtimes,
+        models=models,
         names=names,
         constants=_constants(before, after),
     )

@@ -11,7 +11,7 @@ import sample_records as data
 import frameworktax as ft
 from frameworktax import api, comparing
 from frameworktax.analysis.compare import contrasts
-from frameworktax.analysis.compare.comparison import Renames, compare
+from frameworktax.analysis.compare.comparison import compare
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.host import cache
@@ -219,8 +219,7 @@ def test_points_pair_by_workload_and_the_rest_is_listed():
 
 
 def test_two_runtimes_of_one_session_are_paired_by_block():
-    renames = Renames(runtimes={"eager": "inference-mode"}, models={})
-    (change,) = compare(OLD, OLD, renames=renames).points
+    (change,) = compare(OLD, OLD, runtimes={"eager": "inference-mode"}).points
     assert change.ratio.value == pytest.approx(3.9 / 4.4)
     assert change.method == "paired blocks of one session"
     assert (change.runtime, change.against) == ("inference-mode", "eager")
@@ -228,10 +227,9 @@ def test_two_runtimes_of_one_session_are_paired_by_block():
 
 
 def test_two_models_stand_for_one_another():
-    renames = Renames(runtimes={}, models={"a.py:build": "b.py:build"})
     old = build(made.session(model="a.py:build"))
     new = build(made.session(made.NEW, model="b.py:build", factors={"eager": 1.5}))
-    found = compare(old, new, renames=renames)
+    found = compare(old, new, models={"a.py:build": "b.py:build"})
     assert by_runtime(found)["eager"].verdict == "slower"
     assert found.points[0].against == "a.py:build"
 
@@ -349,7 +347,7 @@ def test_an_unknown_metric():
 
 def test_constants_of_another_host_are_named_where_an_interval_has_them():
     """Between sessions, and in one with too few processes; not where all was measured here."""
-    within = {"renames": Renames(runtimes={"eager": "inference-mode"}, models={})}
+    within = {"runtimes": {"eager": "inference-mode"}}
     (between,) = compare(OLD, after()).notes
     assert between.code == "constants-of-another-host" and "sessions" in between.text
     assert compare(OLD, OLD, **within).notes == ()

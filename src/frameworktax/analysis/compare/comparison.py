@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -176,30 +176,6 @@ def share(margin: float) -> str:
 # --- comparing ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renames:
-    """Names on the side before → names on the side after, where they differ on purpose."""
-
-    runtimes: Mapping[str, str] = field(default_factory=dict)
-    models: Mapping[str, str] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.runtimes or self.models)
-
-    def apply(self, point: Point) -> Point | None:
-        """Return the name on the side after; None where renaming was asked for, not of this."""
-        runtime, model = point.runtime, point.workload.model
-        if self.runtimes and runtime not in self.runtimes:
-            return None
-        if self.models and model not in self.models:
-            return None
-        workload = replace(point.workload, model=self.models.get(model, model))
-        return replace(point, workload=workload, runtime=self.runtimes.get(runtime, runtime))
-
-
-NO_RENAMES = Renames()
-
-
 def compare(
     before: Run | Sequence[Run],
     after: Run,
@@ -207,15 +183,17 @@ def compare(
     metric: Metric = "latency",
     gate: float | None = None,
     across: bool = False,
-    renames: Renames = NO_RENAMES,
+    runtimes: Mapping[str, str] | None = None,
+    models: Mapping[str, str] | None = None,
     names: tuple[str, str] = ("before", "after"),
     constants: Constants = ELSEWHERE,
 ) -> Comparison:
     """Compare two documents.
 
     Several sessions of one program before are used together. ``gate`` is a regression that fails,
-    a fraction; ``across`` compares different machines; ``names`` are those of the sides in
-    messages, ``constants`` those of the host of both.
+    a fraction; ``across`` compares different machines; ``runtimes`` and ``models`` are names before
+    → after, where they differ on purpose; ``names`` are those of the sides in messages,
+    ``constants`` those of the host of both.
 
     Raises:
         UsageError: no common points, or timings of different machines without ``across``.
@@ -228,17 +206,18 @@ def compare(
         named = "; ".join(f"{d.field} {d.before} and {d.after}" for d in machines)
         raise UsageError(f"measured on different machines ({named}); give --across to compare them")
     old: dict[Point, list[Measurement]] = defaultdict(list)
+    renames = {"runtime": runtimes or {}, "model": models or {}}
     for side in sides:
         _check_renames(renames, side, after, names)
-        for point, m in _points(side, renames).items():
+        for point, m in _points(side, **renames).items():
             old[point].append(m)
-    new = _points(after)
+    new = _points(after, {}, {})
     pairs = [(old[point], new[point]) for point in new if point in old]
     if not pairs:
         raise UsageError(_nothing(old, new, names))
     same_calibrator = not any(d.field in CALIBRATOR for d in differences)
     changes = _timed(pairs, metric, gate, same_calibrator, constants)
-    wanted = set(new) if renames else set()
+    wanted = set(new) if runtimes or models else set()
     return Comparison(
         before=names[0],
         after=names[1],
@@ -278,7 +257,9 @@ def environments(before: Environment | None, after: Environment | None) -> list[
     ]
 
 
-def _check_renames(renames: Renames, before: Run, after: Run, names: tuple[str, str]) -> None:
+def _check_renames(
+    renames: Mapping[str, Mapping[str, str]], before: Run, after: Run, names: tuple[str, str]
+) -> None:
     """Raise UsageError for a name that its side does not have."""
     sides = ((before, names[0], 0), (after, names[1], 1))
     for run, side, place in sides:
@@ -286,7 +267,7 @@ def _check_renames(renames: Renames, before: Run, after: Run, names: tuple[str, 
             "runtime": {m.runtime for m in run.measurements},
             "model": {m.workload.model for m in run.measurements},
         }
-        for kind, pairs in (("runtime", renames.runtimes), ("model", renames.models)):
+        for kind, pairs in renames.items():
             for pair in pairs.items():
                 if pair[place] not in have[kind]:
                     known = ", ".join(sorted(have[kind] - {FLOOR}))
@@ -296,13 +277,23 @@ def _check_renames(renames: Renames, before: Run, after: Run, names: tuple[str, 
                     )
 
 
-def _points(run: Run, renames: Renames = NO_RENAMES) -> dict[Point, Measurement]:
-    """Return what can be compared by its name on the side after; the harness's floor cannot."""
+def _points(
+    run: Run, runtime: Mapping[str, str], model: Mapping[str, str]
+) -> dict[Point, Measurement]:
+    """Return points by their names on the side after; of renamed kinds only what is renamed.
+
+    The harness's floor cannot be compared.
+    """
     found = {}
     for m in run.measurements:
-        named = renames.apply(m.point)
-        if m.runtime != FLOOR and named is not None:
-            found[named] = m
+        workload = m.workload
+        if m.runtime in (runtime or (m.runtime,)) and workload.model in (
+            model or (workload.model,)
+        ):
+            workload = replace(workload, model=model.get(workload.model, workload.model))
+            point = replace(m.point, workload=workload, runtime=runtime.get(m.runtime, m.runtime))
+            if m.runtime != FLOOR:
+                found[point] = m
     return found
 
 
