@@ -89,22 +89,17 @@ def t_quantile(confidence: float, degrees: float) -> float:
     return float(stdtrit(degrees, 0.5 + confidence / 2))
 
 
-def mean_interval(
-    values: Sequence[float], method: str, confidence: float = CONFIDENCE
-) -> Estimate | None:
+def mean_interval(values: Sequence[float], method: str) -> Estimate | None:
     """Return the mean of independent values with Student's t interval, None below two values."""
     n = len(values)
     if n < 2:
         return None
     mean = fmean(values)
-    half = t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
-    low, high = mean - half, mean + half
-    return Estimate(value=mean, low=low, high=high, confidence=confidence, method=method, n=n)
+    half = t_quantile(CONFIDENCE, n - 1) * stdev(values) / math.sqrt(n)
+    return Estimate(value=mean, low=mean - half, high=mean + half, method=method, n=n)
 
 
-def process_interval(
-    blocks_by_process: Sequence[Sequence[float]], confidence: float = CONFIDENCE
-) -> Estimate | None:
+def process_interval(blocks_by_process: Sequence[Sequence[float]]) -> Estimate | None:
     """Return the interval over process medians of block medians, in the unit of the input.
 
     That of one process is over its blocks (``BY_BLOCK``) and of that process alone: how much
@@ -113,8 +108,8 @@ def process_interval(
     """
     filled = [blocks for blocks in blocks_by_process if blocks]
     if len(filled) == 1:
-        return mean_interval(filled[0], BY_BLOCK, confidence)
-    return mean_interval([median(blocks) for blocks in filled], BY_PROCESS, confidence)
+        return mean_interval(filled[0], BY_BLOCK)
+    return mean_interval([median(blocks) for blocks in filled], BY_PROCESS)
 
 
 def within_one_process(*estimates: Estimate | None) -> bool:
@@ -124,9 +119,7 @@ def within_one_process(*estimates: Estimate | None) -> bool:
 
 
 def ratio_interval(
-    a: Mapping[tuple[K, int], float],
-    b: Mapping[tuple[K, int], float],
-    confidence: float = CONFIDENCE,
+    a: Mapping[tuple[K, int], float], b: Mapping[tuple[K, int], float]
 ) -> Estimate | None:
     """Return the ratio a / b from blocks measured in the same round.
 
@@ -139,7 +132,7 @@ def ratio_interval(
         other = b.get(key)
         if other is not None:
             by_process[key[0]].append(math.log(ns / other))
-    log_ratio = process_interval(list(by_process.values()), confidence)
+    log_ratio = process_interval(list(by_process.values()))
     if log_ratio is None:
         return None
     low, value, high = map(math.exp, (log_ratio.low, log_ratio.value, log_ratio.high))

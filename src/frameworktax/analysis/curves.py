@@ -29,16 +29,14 @@ def isotonic(values: Sequence[float]) -> list[float]:
     return nearest
 
 
-def free_batch(
-    batches: Sequence[float], latency_ns: Sequence[float], tolerance: float = FREE
-) -> tuple[float, bool]:
-    """Return the largest batch whose latency is within ``tolerance``, a share, of the first's.
+def free_batch(batches: Sequence[float], latency_ns: Sequence[float]) -> tuple[float, bool]:
+    """Return the largest batch whose latency is within ``FREE`` of the first's.
 
     Batches ascend. The result is interpolated between logarithms on the isotonic curve, and beside
     it stands whether the largest batch is still free, so that the value is a lower bound.
     """
     curve = isotonic(latency_ns)
-    return _crossing(batches, curve, curve[0] * (1 + tolerance))
+    return _crossing(batches, curve, curve[0] * (1 + FREE))
 
 
 def _crossing(batches: Sequence[float], curve: Sequence[float], limit: float) -> tuple[float, bool]:
@@ -52,17 +50,17 @@ def _crossing(batches: Sequence[float], curve: Sequence[float], limit: float) ->
 
 
 def free_batch_interval(
-    batches: Sequence[float], columns: Sequence[Blocks], tolerance: float = FREE
+    batches: Sequence[float], columns: Sequence[Blocks]
 ) -> tuple[Estimate | None, bool]:
     """Return the free batch with its interval, and whether it is a lower bound.
 
     The ratio of every batch to batch 1 has an interval by Student's t over processes, from blocks
     of the same round where there are any, since the host's drift moves both. The interval of the
-    free batch is where the interval of the ratio holds 1 + tolerance: it begins where the curve
+    free batch is where the interval of the ratio holds 1 + ``FREE``: it begins where the curve
     through the ratios' high ends gets there, and ends where that through their low ends does.
 
-    Batches ascend from 1, each with its column; ``tolerance`` is a share. (None, False) where there
-    is no curve: fewer than two batches, none of them batch 1, or too few blocks for an interval.
+    Batches ascend from 1, each with its column. (None, False) where there is no curve: fewer than
+    two batches, none of them batch 1, or too few blocks for an interval.
     """
     if len(batches) < 2 or batches[0] != 1 or not columns[0]:
         return None, False
@@ -70,10 +68,10 @@ def free_batch_interval(
     known = [ratio for ratio in ratios if ratio is not None]
     if len(known) < len(ratios):
         return None, False
-    value, bound = free_batch(batches, [1.0, *(r.value for r in known)], tolerance)
+    value, bound = free_batch(batches, [1.0, *(r.value for r in known)])
     # batch 1 is the reference of all: it is 1, no curve is pooled with it, and none falls below it
     low, high = (
-        _crossing(batches, [1.0, *(max(1.0, end) for end in isotonic(ends))], 1 + tolerance)[0]
+        _crossing(batches, [1.0, *(max(1.0, end) for end in isotonic(ends))], 1 + FREE)[0]
         for ends in ([r.high for r in known], [r.low for r in known])
     )
     found = Estimate(

@@ -25,7 +25,7 @@ from statistics import fmean, median, variance
 from frameworktax.analysis.bill import DEVICE
 from frameworktax.errors import StoreError
 from frameworktax.records import Estimate, Measurement, device_of
-from frameworktax.stats import MIN_PROCESSES, t_quantile
+from frameworktax.stats import CONFIDENCE, MIN_PROCESSES, t_quantile
 
 Blocks = Mapping[tuple[int, int], float]
 """(process, round) → block median, ns."""
@@ -405,17 +405,11 @@ def _trigamma_inverse(value: float) -> float:
     return y
 
 
-def ratio(contrast: Contrast, confidence: float = 0.95) -> Estimate:
+def ratio(contrast: Contrast) -> Estimate:
     """Return after / before with its interval."""
-    half = t_quantile(confidence, contrast.freedom) * math.sqrt(contrast.variance)
-    return Estimate(
-        value=math.exp(contrast.value),
-        low=math.exp(contrast.value - half),
-        high=math.exp(contrast.value + half),
-        confidence=confidence,
-        method=contrast.method,
-        n=contrast.n,
-    )
+    half = t_quantile(CONFIDENCE, contrast.freedom) * math.sqrt(contrast.variance)
+    low, value, high = (math.exp(contrast.value + move) for move in (-half, 0.0, half))
+    return Estimate(value=value, low=low, high=high, method=contrast.method, n=contrast.n)
 
 
 def p_value(contrast: Contrast) -> float:
