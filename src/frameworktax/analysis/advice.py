@@ -396,16 +396,14 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
     at_first = [m for m in family if m.workload.batch == smallest]
     focus = next((m for m in at_first if m.runtime == REFERENCE), at_first[0])
     parts = [_tax(focus), _free(focus, curves), _fastest(at_first, smallest), _bound(focus)]
-    text = f"{first.workload.model} {_where(first)}: " + "; ".join(part for part in parts if part)
+    place, known = first.platform, []
+    if place == "cpu":
+        place, known = "this machine", [f"{first.threads} thread{'s' * (first.threads != 1)}"]
+    known += ["one process"] * within_one_process(first.latency_ns)
+    place += f" ({', '.join(known)})" * bool(known)
+    text = f"{first.workload.model} on {place}: " + "; ".join(part for part in parts if part)
     others = len(set(keys)) - 1
     return text + (f" (and {others} more below)" if others else "")
-
-
-def _where(m: Measurement) -> str:
-    if m.platform == "cpu":
-        alone = ", one process" if within_one_process(m.latency_ns) else ""
-        return f"on this machine ({m.threads} thread{'s' if m.threads != 1 else ''}{alone})"
-    return f"on {m.platform}{' (one process)' if within_one_process(m.latency_ns) else ''}"
 
 
 def _tax(m: Measurement) -> str:

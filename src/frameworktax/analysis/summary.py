@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,6 @@ from frameworktax.records import (
     Estimate,
     Outcome,
     Point,
-    Record,
     Session,
     Status,
     Subject,
@@ -27,11 +25,8 @@ from frameworktax.store.columns import Columns
 class PointSummary:
     """What is in a store of a point, from the newest session that measured it.
 
-    Attributes:
-        reason: why it was not measured; of one that was, how a later attempt ended.
-        sessions: how many have timed it.
-        processes: of that session, like ``blocks`` and ``calls``.
-        latency_ns: as in a report; None where one block or none was timed.
+    ``reason`` is why it was not measured, or how a later attempt ended; ``sessions`` is how many
+    have timed it; ``latency_ns`` is as in a report, None where one block or none was timed.
     """
 
     point: Point
@@ -51,7 +46,12 @@ def summarise(columns: Columns) -> list[PointSummary]:
     Twins are left out: they are part of their point's bill.
     """
     sessions = {r.session: r for r in columns.records if isinstance(r, Session)}
-    failures = _failures(columns.records)
+    failures: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    for record in columns.records:
+        if isinstance(record, Outcome) and record.status != "ok":
+            failures[record.session, record.point].append(record)
+    # as in a report: that a further process did not start is no reason against the point
+    failures = {pair: ends for pair, ends in failures.items() if any(not o.process for o in ends)}
     rows = {pair: i for i, pair in enumerate(columns.groups)}
     calls = np.bincount(columns.group, columns.calls, len(rows)).astype(np.int64).tolist()
     timed = _block_medians(columns)
@@ -103,12 +103,3 @@ def _block_medians(columns: Columns) -> list[list[list[float]]]:
         found[columns.group[at]].append(medians.tolist())
         at += len(medians)
     return found
-
-
-def _failures(records: Iterable[Record]) -> dict[tuple[str, str], list[Outcome]]:
-    found: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
-    for record in records:
-        if isinstance(record, Outcome) and record.status != "ok":
-            found[record.session, record.point].append(record)
-    # as in a report: that a further process did not start is no reason against the point
-    return {pair: ends for pair, ends in found.items() if any(not o.process for o in ends)}

@@ -191,7 +191,11 @@ def bill(timeline: Timeline) -> Bill:
         charged = _charge(timeline, threads, step, free_s, free_e)
     else:
         charged = _charge(timeline, threads, np.arange(len(begin)), begin, end)
-        _charge_computing(timeline, charged, threads)
+        computes = computing(threads, len(timeline.events.names))
+        for number, thread in threads.items():  # own time of those that compute is ``operators``
+            mine = np.flatnonzero((charged.thread == number) & (charged.line == _LINE["framework"]))
+            name = thread.events.name[charged.event[mine]]
+            charged.line[mine[computes[name]]] = _LINE["operators"]
     np.add.at(table, (charged.step, charged.line), charged.ns)
     if not len(work):
         _find_elsewhere(table, charged, threads)
@@ -316,15 +320,6 @@ def computing(threads: dict[int, Thread], names: int) -> NDArray[np.bool_]:
         np.add.at(length, thread.events.name[chosen], span[chosen])
     metadata = np.array([text in METADATA for text in texts] or [False] * names)
     return np.asarray((2 * own >= length) & ~metadata)
-
-
-def _charge_computing(timeline: Timeline, charged: Charged, threads: dict[int, Thread]) -> None:
-    """Move the own time of operators that compute from ``framework`` to ``operators``."""
-    computes = computing(threads, len(timeline.events.names))
-    for number, thread in threads.items():
-        mine = np.flatnonzero((charged.thread == number) & (charged.line == _LINE["framework"]))
-        event = charged.event[mine]
-        charged.line[mine[computes[thread.events.name[event]]]] = _LINE["operators"]
 
 
 def _find_elsewhere(table: Ns, charged: Charged, threads: dict[int, Thread]) -> None:

@@ -419,7 +419,7 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
     those of the machine also together; without ``alone`` all of them at once only.
 
     Raises:
-        UsageError: a factor or batch at or below zero, or nothing asked.
+        UsageError: a factor at or below zero, or nothing asked.
     """
     check(asked)
     measured = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
@@ -481,7 +481,7 @@ def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[P
     """Return one prediction for each change asked, from steps of a trace that are all of one kind.
 
     Raises:
-        UsageError: a factor or batch at or below zero, or nothing asked.
+        UsageError: a factor at or below zero, or nothing asked.
     """
     check(asked)
     try:
