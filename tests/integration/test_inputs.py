@@ -103,7 +103,6 @@ def test_a_model_without_a_mask_takes_no_ragged_input(form, tmp_path):
     [
         ("bert-tiny", {}),
         ("roberta", TINY),
-        ("electra", TINY),
         ("bert-tiny", {"twin": True}),
     ],
 )
@@ -172,8 +171,10 @@ def by_hand(model, batch):
     return ids.numpy()
 
 
-@pytest.mark.parametrize("runtime", ["eager", "inference-mode"])
-@pytest.mark.parametrize("kv_cache", ["none", "dynamic", "static"])
+@pytest.mark.parametrize(
+    ("runtime", "kv_cache"),
+    [("eager", "none"), ("eager", "dynamic"), ("eager", "static"), ("inference-mode", "static")],
+)
 def test_generated_tokens_are_those_found_by_hand(runtime, kv_cache):
     model = decoder(kv_cache)
     made = loaded(runtime, model)
@@ -258,13 +259,6 @@ def test_counts_are_of_prompt_and_steps():
     assert one == PROMPT * layers + head
     assert macs["dynamic"] == macs["static"] == one + (NEW - 1) * step
     assert macs["none"] == sum((PROMPT + i) * layers + head for i in range(NEW))
-
-
-def test_runtimes_say_how_tokens_are_made():
-    made = loaded("eager", decoder())
-    made.bind(1)
-    notes = dict(made.notes())
-    assert "transformers" in notes["decoded-by"]
 
 
 # --- memory format and int8 -----------------------------------------------------------------------

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import comparison_records as made
 import pytest
-import scipy.stats  # noqa: F401 # numpy's parts cannot be imported again after a run in this process
 
 from frameworktax import api, comparing
 from frameworktax.analysis.document import build
@@ -51,6 +50,12 @@ def run_in_process_of_its_own(folder):
         capture_output=True,
         text=True,
     ).stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_before():
+    """numpy's parts cannot be imported again after a run in this process."""
+    import scipy.stats  # noqa: F401
 
 
 @dataclass

@@ -88,6 +88,7 @@ def compile_little():
     from torch._inductor import config, cpu_vec_isa
 
     settings = {"cpp_cache_precompile_headers": False, "aot_inductor.precompile_headers": False}
+    settings["aot_inductor.compile_wrapper_opt_level"] = "O0"
     with config.patch(settings), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_vec_isa, "supported_vec_isa_list", [cpu_vec_isa.VecAVX2()])
         yield

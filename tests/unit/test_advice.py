@@ -192,9 +192,7 @@ def test_runtimes_that_no_interval_separates_are_named_together():
     assert either(tuple("abcde")) == "a, b, c or 2 more (not separable)"
 
 
-@pytest.mark.parametrize(
-    "spreads", [(1,) * 20, (1,) * 5, (1, 1, 1, 1, 10), (1, 2, 3), (*(1,) * 19, 5)]
-)
+@pytest.mark.parametrize("spreads", [(1,) * 20, (1, 1, 1, 1, 10), (1, 2, 3)])
 def test_the_best_of_many_is_not_named_for_its_luck(spreads):
     # runtimes as fast as eager, each process off by about 1 %: each looks faster in 2.5 % of cases
     rng = np.random.default_rng(3)
