@@ -13,6 +13,7 @@ from frameworktax.models.describe import describe
 from frameworktax.records import Workload
 
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 
 def run(model, batch):

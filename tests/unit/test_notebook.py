@@ -8,7 +8,7 @@ from frameworktax import notebook
 from frameworktax.analysis.document import build
 from frameworktax.block import BlockTax
 from frameworktax.records import Estimate, Note, Workload
-from frameworktax.report import page_data
+from frameworktax.report import html
 from frameworktax.report.html import fragment
 
 RUN = build(data.sample_records())
@@ -58,7 +58,7 @@ def test_names_and_texts_are_only_text():
 
 
 def test_a_large_study_shows_its_first_groups(monkeypatch):
-    monkeypatch.setattr(page_data, "SECTIONS", 1)
+    monkeypatch.setattr(html, "SECTIONS", 1)
     m = next(m for m in RUN.measurements if m.runtime == "eager")
     more = replace(m, workload=replace(m.workload, model="another"))
     shown = fragment(replace(RUN, measurements=(m, more)))
