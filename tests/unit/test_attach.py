@@ -166,7 +166,7 @@ def test_an_errno_of_the_system_call_is_the_reason(monkeypatch):
     monkeypatch.setattr(perf_event.ctypes, "get_errno", lambda: errno.ENOSYS)
     monkeypatch.setattr(perf_event.platform, "machine", lambda: "x86_64")
     with pytest.raises(RefusedError) as refused:
-        perf_event.Event(10**9, thread=PID)
+        perf_event.PerfEventSampler(10**9, thread=PID)
     assert refused.value.errno == errno.ENOSYS
 
 

@@ -49,7 +49,7 @@ def test_intervals_and_samples_are_those_of_brute_force(seed):
         leaf = {m + 0.5: rng.choice((KERNEL, PYTHON, WAITING)) for m in ran}
         timelines.append(Timeline(on, queued, sorted(leaf.items())))
         leaves.append(leaf)
-    some = covered_ns(one for t in timelines for one in t.on)
+    some = covered_ns([one for t in timelines for one in t.on])
     assert some == sum(any(s[m] == ON for s, _ in threads) for m in range(END))
 
     wanted = Counter()

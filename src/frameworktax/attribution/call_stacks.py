@@ -22,8 +22,14 @@ from functools import partial
 from mmap import mmap
 from typing import NamedTuple
 
-from frameworktax.attribution.perf_event import MODE_KERNEL, MODE_MASK, SAMPLE, Event, records
-from frameworktax.attribution.sampler import METHOD, Ticks
+from frameworktax.attribution.perf_event import (
+    MODE_KERNEL,
+    MODE_MASK,
+    SAMPLE,
+    PerfEventSampler,
+    records,
+)
+from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import Resolver
 
 STACK_BYTES = 65_400
@@ -59,7 +65,7 @@ class Caught(NamedTuple):
     stack: bytes
 
 
-class StackSampler(Event):
+class StackSampler(PerfEventSampler):
     """Samples that come with the stack.
 
     The ring holds few of them: ``relieve`` is to be called after every call of what is sampled.
@@ -67,8 +73,6 @@ class StackSampler(Event):
     Attributes:
         stretches: the records of each stretch as they came.
     """
-
-    name = METHOD
 
     def __init__(self, period_ns: int) -> None:
         # As large a ring as there may be.
@@ -80,10 +84,6 @@ class StackSampler(Event):
     def room(self) -> int:
         """Return how many samples the ring holds."""
         return self._size // (STACK_BYTES + _FURTHER_BYTES)
-
-    def start(self) -> None:
-        """Begin a stretch."""
-        self.resume()
 
     def relieve(self) -> None:
         """Empty the ring once half of it is full; no samples are taken meanwhile."""

@@ -1,35 +1,26 @@
 """Kernel time of a call from a profile of the device, and how full its kernels make it.
 
-The profile holds device activity and nothing else, so there are no host operators to assign
-kernels to. Calls are separated on the device itself: a marker kernel, with a synchronise on either
-side, lies between two calls, and what ran between two markers belongs to the call between them. No
-host clock is compared with the device's clock (they are skewed against each other: kineto#1380).
+Calls are separated on the device itself: a marker kernel, with a synchronise on either side, lies
+between two calls. No host clock is compared with the device's (they are skewed: kineto#1380).
 
 Records get lost: the profiler garbles the first kernel records of a session, one more with each
 session of the process (pytorch#192021; CUPTI mended it in 13.1), and cuts off what its clock puts
 outside the session. So a session begins with markers and calls that do not count and ends with one
 more call; and each launch inside a call must have its record inside the same call, or the call is
-flagged. Before them the device spins: starting CUPTI may take seconds, in which an idle device
-lowers its clocks.
+flagged. Before them the device spins: while CUPTI starts, an idle device lowers its clocks.
 
-**Launches are found by correlation**, because names do not serve: CUDA 13 launches through
-``__cudaLaunchKernel``, and Kineto before May 2026 writes ``INVALID`` for every runtime call newer
-than CUDA 12.2. A host call that a kernel record of the same call points to is a launch. One without
-a record is a lost launch if its name says so, or if the call in the same place of another call
-launched. Two things look like lost records and are none: a memset of no bytes, which cuBLAS asks
-for before many products and which leaves a record in no call; and a graph whose kernels point
-elsewhere, as CUPTI before 13.1 update 1 has it in every session of a process but the first.
+**Launches are found by correlation**: CUDA 13 renames them, and Kineto before May 2026 writes
+``INVALID`` for runtime calls newer than CUDA 12.2. A host call that a kernel record of the same
+call points to is a launch. One without a record is a lost launch if its name says so, or if the
+call in the same place of another call launched. Not lost are a memset of no bytes, which cuBLAS
+asks for before many products, and a graph whose kernels point elsewhere, as CUPTI before 13.1
+update 1 has it in every session of a process but the first.
 
-How full a kernel makes the device follows from its launch: blocks, threads, registers, shared
-memory. These are the two columns of the paper's table 3, without a hardware counter:
-
-- *SM activity*: the share of the multiprocessors that get a block, min(1, blocks / SMs).
-- *Warp occupancy*: resident warps over the most that fit. A multiprocessor holds as many blocks as
-  its limits allow (``blocks_at_once``) or as many as there are for it, whichever is less.
-
-Weighted with the time of each kernel and divided by the latency of the call they are what DCGM
-calls ``SM_ACTIVE`` and ``SM_OCCUPANCY``. They are upper ends: the last wave of blocks, and blocks
-that finish early, leave multiprocessors idle that a counter would see.
+How full a kernel makes the device (the paper's table 3) follows from its launch: *SM activity* is
+the share of the multiprocessors that get a block, *warp occupancy* resident warps over the most
+that fit. Weighted with the time of each kernel and divided by the latency of the call they are what
+DCGM calls ``SM_ACTIVE`` and ``SM_OCCUPANCY``. They are upper ends: the last wave of blocks, and
+blocks that finish early, leave multiprocessors idle that a counter would see.
 
 Source of the limits: ``cuda_occupancy.h`` of the CUDA toolkit and the table of compute capabilities
 in the CUDA programming guide. Kineto's "est. achieved occupancy %" is the same estimate, except
@@ -409,9 +400,6 @@ def _notes(
     if trace.invalid:
         text = f"{trace.invalid} records have impossible times and were not counted"
         notes.append(("records-invalid", text))
-    if trace.resolution_ns >= 1000 and any(run.kernels):
-        text = f"this profiler writes times in steps of {trace.resolution_ns} ns"
-        notes.append(("coarse-clock", text))
     return notes
 
 
@@ -435,10 +423,7 @@ def _fullness(
             return nothing
         launch = Launch(*shape)
         took = int(kernels.end_ns[i] - kernels.start_ns[i])
-        shares = (
-            sm_activity(launch, limits),
-            warp_occupancy(launch, limits),
-        )
+        shares = sm_activity(launch, limits), warp_occupancy(launch, limits)
         sums[:, in_call[i]] += took * np.array(shares)
     active, warps = np.rint(sums).astype(np.int64)
     return _ints(active), _ints(warps)
@@ -459,10 +444,7 @@ def _each(events: Events, in_call: Ns) -> Iterator[tuple[int, int]]:
 
 
 def _pairs(events: Events, in_call: Ns) -> Pairs:
-    """Return call and correlation of events inside calls.
-
-    A runtime call and the driver call inside it share a correlation: one launch.
-    """
+    """Return call and correlation of events inside calls; a runtime's and its driver's are one."""
     return {(n, c) for n, c in _each(events, in_call) if n >= 0 and c >= 0}
 
 

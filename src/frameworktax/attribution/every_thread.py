@@ -24,20 +24,17 @@ from frameworktax.attribution.perf_event import (
     ON,
     PERIOD_NS,
     PREEMPTED,
-    TOP_BYTES,
     Drained,
-    Event,
+    PerfEventSampler,
     RefusedError,
     placed,
 )
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf
 from frameworktax.records import EVERY_THREAD
+from frameworktax.traces.intervals import union_ns
 
 Interval = tuple[int, int]
-
-_PAGES = 8
-"""Of a thread's ring, where so much may be locked: 2,000 switches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +110,6 @@ def intervals(
     return on, preempted
 
 
-def covered_ns(found: Iterable[Interval]) -> int:
-    """Return the length of the union of intervals."""
-    total, last = 0, None
-    for begin, end in sorted(found):
-        start = begin if last is None or begin > last else last
-        if end > start:
-            total += end - start
-        last = end if last is None or end > last else last
-    return total
-
-
 def together(timelines: Sequence[Timeline], bucket: Callable[[Leaf], str]) -> Counter[Leaf]:
     """Return the samples of a process; see the head of this module.
 
@@ -143,6 +129,11 @@ def together(timelines: Sequence[Timeline], bucket: Callable[[Leaf], str]) -> Co
                 leaf = next((n for n in near if n is not None and bucket(n) == "kernel"), leaf)
             found[leaf] += 1
     return found
+
+
+def covered_ns(found: Sequence[Interval]) -> int:
+    """Return the length of the union of intervals."""
+    return union_ns([begin for begin, _ in found], [end for _, end in found])
 
 
 _Seen = list[tuple[Drained, list[Interval], list[Interval]]]
@@ -176,7 +167,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
         self.period_ns = period_ns
         self._stretch_ns = stretch_ns
         self._caller = threading.get_native_id()
-        self._events: dict[int, Event] = {}
+        self._events: dict[int, PerfEventSampler] = {}
         self._seen: list[_Seen] = []
         self._begin_ns = 0
         self._queued_ns: dict[int, int | None] = {}
@@ -229,8 +220,8 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
             timelines = [Timeline(on, queued, one.timed(next(where))) for one, on, queued in seen]
             found = together(timelines, lambda leaf: classify(leaf)[0])
             system = found.pop(Leaf(KERNEL, ""), 0)
-            ran_ns = covered_ns(one for t in timelines for one in t.on)
-            either_ns = covered_ns(one for t in timelines for one in (*t.on, *t.queued))
+            ran_ns = covered_ns([one for t in timelines for one in t.on])
+            either_ns = covered_ns([one for t in timelines for one in (*t.on, *t.queued)])
             lost = sum(drained.lost for drained, *_ in seen)
             seen_system = system if self._kernel else None
             stretches.append(Ticks(found, seen_system, lost, ran_ns, either_ns - ran_ns))
@@ -243,13 +234,11 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
             self._events.pop(thread).close()
         for thread in sorted(there - self._events.keys(), key=lambda one: one != self._caller):
             try:
-                event = Event(
+                event = PerfEventSampler(
                     self._stretch_ns,
                     thread=thread,
                     period_ns=self.period_ns,
                     kernel=self._kernel,
-                    min_pages=_PAGES,
-                    stack_bytes=TOP_BYTES,
                     switches=True,
                 )
             except RefusedError:

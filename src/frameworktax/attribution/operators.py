@@ -13,15 +13,13 @@
   not found has the name of the class and belongs to no node.
 
 What none of them called is the module's, the wrapper's or the executor's own, with an empty name:
-the binding that reads an operator's arguments too. Nothing is recorded while calls run, so that the
-call takes what it takes under any sampling, and no samples are an observer's.
+the binding that reads an operator's arguments too.
 
-``engine`` finds the class of a virtual function of a stripped library. A table of virtual
-functions begins with a pointer to the description of its class, which holds the class's name and
-the descriptions of its bases. Of the classes that carry out nodes of a graph, those that derive
-from ``onnxruntime::OpKernel`` or ``ov::intel_cpu::Node``, functions are named. A function in the
-tables of several classes is the one's from which the others derive; where there is no such one
-(equal code is folded), and their names without template arguments differ, it has no name.
+``engine`` finds the class of a virtual function of a stripped library, of those that derive from
+``onnxruntime::OpKernel`` or ``ov::intel_cpu::Node``: a table of virtual functions begins with a
+pointer to the description of its class, which holds its name and the descriptions of its bases. A
+function in the tables of several classes is the one's from which the others derive; where there is
+none (equal code is folded), and their names without template arguments differ, it has no name.
 
 Source: Itanium C++ ABI, 2.5 "Virtual Table Layout" and 2.9.5 "RTTI Layout".
 """
@@ -44,12 +42,7 @@ from typing import Any, NamedTuple
 from frameworktax.attribution import call_stacks
 from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.call_stacks import PC, SP, Caught, StackSampler, Unwinder
-from frameworktax.attribution.layers import (
-    ModuleClock,
-    modules_called,
-    places,
-    refuse_compiled,
-)
+from frameworktax.attribution.layers import ModuleClock, modules_called, places, refuse_compiled
 from frameworktax.attribution.sampler import Call, refused_as_unavailable, sample
 from frameworktax.attribution.symbols import DAMAGED, KERNEL, Leaf, Resolver, SymbolTable, demangle
 from frameworktax.errors import WorkerError

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 from weakref import WeakSet, finalize
 
 from frameworktax.attribution.sampler import METHOD, Ticks
@@ -65,6 +65,7 @@ MODE_MASK, MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
 _RECORD_BYTES, _STACK_SIZES = 24, 16  # header, program counter, time; around a piece of the stack
 _WORD = 8
+_MIN_PAGES = 8  # of every thread these hold 2,000 switches
 _MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
 _MAX_PAGES_OF_STACKS = 2_048  # on top of that, RLIMIT_MEMLOCK is 8 MiB
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIi")
@@ -301,8 +302,8 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class Event(Ring):
-    """One sampling event of a thread with its ring buffer, stopped at first.
+class PerfEventSampler(Ring):
+    """Samples of a thread in stretches, by one event that is stopped at first.
 
     Attributes:
         kernel: whether kernel-mode ticks are recorded too.
@@ -314,7 +315,6 @@ class Event(Ring):
         thread: its id; 0 for the calling one.
         kernel: None tries kernel-mode samples first, False does not ask for them.
         signal: sent to the calling thread at every sample, None for none.
-        min_pages: of the ring, where so much memory may be locked.
         registers: mask of those that come with a sample; 0 for none.
         stack_bytes: of the top of the stack that come with a sample; a multiple of 8.
         switches: whether it is recorded when the thread gets and leaves a processor.
@@ -322,6 +322,8 @@ class Event(Ring):
     Raises:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
     """
+
+    name = METHOD
 
     def __init__(
         self,
@@ -331,12 +333,12 @@ class Event(Ring):
         period_ns: int = PERIOD_NS,
         kernel: bool | None = None,
         signal: int | None = None,
-        min_pages: int = 1,
         registers: int = 0,
-        stack_bytes: int = 0,
+        stack_bytes: int = TOP_BYTES,
         switches: bool = False,
     ) -> None:
         self.period_ns = period_ns
+        self._drained: list[Drained] = []
         self._counted_lost = self.cpu_ns = 0
         flags = DISABLED | (ID_ALL | SWITCHES if switches else 0)
         fd, self.kernel = kernel_first(
@@ -362,8 +364,12 @@ class Event(Ring):
         need = 2 * (stretch_ns // period_ns + 1) * record // mmap.PAGESIZE + 1
         most = _MAX_PAGES_OF_STACKS if registers else _MAX_PAGES
         # The kernel takes powers of 2, and locks no more than ``most`` of them.
-        pages = min(most, max(min_pages, 1 << (need - 1).bit_length()))
+        pages = min(most, max(_MIN_PAGES, 1 << (need - 1).bit_length()))
         super().__init__(fd, pages, thread)
+
+    def start(self) -> None:
+        """Begin a stretch."""
+        self.resume()
 
     def pause(self) -> None:
         """Take no samples from here."""
@@ -372,6 +378,23 @@ class Event(Ring):
     def resume(self) -> None:
         """Take samples again."""
         fcntl.ioctl(self._fd, _ENABLE, 0)
+
+    def stop(self) -> None:
+        """End a stretch and empty the ring."""
+        self.pause()
+        self._drained.append(self.drain())
+
+    def ticks(self) -> list[Ticks]:
+        """Return the ticks of each stretch."""
+        return [
+            Ticks(Counter(leaves), len(one.kernel_ns) if self.kernel else None, one.lost)
+            for one, leaves in zip(self._drained, placed(self._drained), strict=True)
+        ]
+
+    def timed(self) -> list[list[tuple[int, Leaf]]]:
+        """Return (time, where) of every tick, a list each stretch, in the order of time."""
+        found = zip(self._drained, placed(self._drained), strict=True)
+        return [drained.timed(leaves) for drained, leaves in found]
 
     def drain(self) -> Drained:
         """Return what is in the ring and empty it.
@@ -415,37 +438,6 @@ class Event(Ring):
         if not self._ring.closed:  # as it is in a fork
             self.pause()
         self.close()
-
-
-class PerfEventSampler(Event):
-    """Samples of the thread that made it, in stretches; arguments are those of ``Event``."""
-
-    name = METHOD
-
-    def __init__(self, stretch_ns: int, **more: Any) -> None:
-        super().__init__(stretch_ns, min_pages=8, stack_bytes=TOP_BYTES, **more)
-        self._drained: list[Drained] = []
-
-    def start(self) -> None:
-        """Begin a stretch."""
-        self.resume()
-
-    def stop(self) -> None:
-        """End a stretch and empty the ring."""
-        self.pause()
-        self._drained.append(self.drain())
-
-    def ticks(self) -> list[Ticks]:
-        """Return the ticks of each stretch."""
-        return [
-            Ticks(Counter(leaves), len(one.kernel_ns) if self.kernel else None, one.lost)
-            for one, leaves in zip(self._drained, placed(self._drained), strict=True)
-        ]
-
-    def timed(self) -> list[list[tuple[int, Leaf]]]:
-        """Return (time, where) of every tick, a list each stretch, in the order of time."""
-        found = zip(self._drained, placed(self._drained), strict=True)
-        return [drained.timed(leaves) for drained, leaves in found]
 
 
 def records(data: bytes) -> Iterator[tuple[int, int, int, int]]:

@@ -229,10 +229,7 @@ def attribute_cpu(
     """
     from frameworktax.attribution.buckets import itemise
 
-    with (
-        refused_as_unavailable(),
-        open_sampler(duration_ns // stretches, threads) as sampler,
-    ):
+    with refused_as_unavailable(), open_sampler(duration_ns // stretches, threads) as sampler:
         return itemise(
             sample(call, sampler, stretches=stretches, duration_ns=duration_ns, settle=settle)
         )

@@ -25,13 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from frameworktax.attribution.machine_code import (
-    MOVERS,
-    Known,
-    Work,
-    judge_function,
-    jump_slot,
-)
+from frameworktax.attribution.machine_code import MOVERS, Known, Work, judge_function, jump_slot
 
 JIT = "[jit]"
 GENERATED = ("/memfd:", "/dev/zero", "[anon", "//anon", "[heap]")
