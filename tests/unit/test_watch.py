@@ -21,7 +21,7 @@ from frameworktax.integrations.exporters import BOUNDS_S, OpenTelemetry, Prometh
 from frameworktax.integrations.watch import (
     WINDOW_TICKS,
     Watch,
-    batch_labels,
+    batch_label,
     batch_size,
     parts_ns,
     watch,
@@ -269,11 +269,21 @@ def test_batch_size_is_that_of_the_first_argument_that_has_one(args, kwargs, siz
     assert batch_size(args, kwargs) == size
 
 
-def test_label_values_are_bounded():
-    assert batch_labels(1) == ["1", ">1"]
-    assert batch_labels(8) == ["1", "2", "3-4", "5-8", ">8"]
-    assert batch_labels(100)[-2:] == ["65-100", ">100"]
-    assert len(batch_labels(1024)) == 12
+def test_a_label_is_the_range_of_a_power_of_two():
+    sizes = (1, 2, 3, 4, 5, 8, 9, 513, 1024, 1025, 0, None)
+    assert [batch_label(size) for size in sizes] == [
+        "1", "2", "3-4", "3-4", "5-8", "5-8", "9-16", "513-1024", "513-1024", ">1024",
+        "unknown", "unknown",
+    ]  # fmt: skip
+
+
+def test_a_million_batch_sizes_are_few_label_sets(recorder, seen):
+    for size in range(0, 1_000_000, 499):
+        recorder.leave(recorder.enter("call", (Tensor(size),), {}))
+    recorder.flush()
+    labels = {(name, batch) for name, batch, _ in seen.calls}
+    assert len(labels) <= 13
+    assert ("call", "unknown") in labels  # size 0
 
 
 # --- faults ------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ INTERVAL_S = 5.0
 SAMPLE = 0.05
 """Share of calls that are sampled: one takes up to 3 % longer, and about 20 µs for switching."""
 MAX_BATCH = 1024
+"""Larger batches share one label value."""
 BUFFER = 65_536
 """Calls of one thread between two readings; of more the oldest are lost, and counted."""
 RING_NS = 2_000_000_000
@@ -65,7 +66,6 @@ def watch(
     name: str | None = None,
     calls: Sequence[str] = ("__call__",),
     batch: Callable[..., int | None] | None = None,
-    max_batch: int = MAX_BATCH,
     sample: float = SAMPLE,
     interval_s: float = INTERVAL_S,
     exporter: str | Exporter = "prometheus",
@@ -79,7 +79,6 @@ def watch(
         calls: methods that are watched; of nested ones the outermost counts.
         batch: returns the batch size from the arguments of a call; by default the first dimension,
             or the length, of the first argument that has one.
-        max_batch: larger batches share one label value; up to it there is one for each power of 2.
         sample: share of calls that are sampled; 0 for latency alone.
         interval_s: time between two exports.
         exporter: ``prometheus``, ``opentelemetry`` (with the global registry and meter provider),
@@ -89,8 +88,8 @@ def watch(
         UsageError: the object cannot be watched, is watched already, or the exporter's package is
             not installed.
     """
-    if not 0 <= sample <= 1 or interval_s <= 0 or max_batch < 1:
-        raise UsageError("watch takes 0 <= sample <= 1, interval_s > 0 and max_batch >= 1")
+    if not 0 <= sample <= 1 or interval_s <= 0:
+        raise UsageError("watch takes 0 <= sample <= 1 and interval_s > 0")
     cls = type(model)
     if hasattr(cls, "_frameworktax_watched"):
         raise UsageError(f"this {cls.__name__} is watched already; stop that watch first")
@@ -102,7 +101,6 @@ def watch(
         cls.__name__ if name is None else name,
         exporter,
         size=batch_size if batch is None else lambda args, kwargs: batch(*args, **kwargs),
-        max_batch=max_batch,
         sample=sample,
         interval_s=interval_s,
     )
@@ -197,15 +195,15 @@ def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     return None
 
 
-def batch_labels(max_batch: int) -> list[str]:
-    """Return a label for each number of bits of a batch size less one; the last is for more."""
-    labels = ["1"]
-    low = 2
-    while low <= max_batch:
-        high = min(2 * (low - 1), max_batch)  # the last range ends at the largest batch asked for
-        labels.append(str(low) if low == high else f"{low}-{high}")
-        low = 2 * (low - 1) + 1
-    return [*labels, f">{max_batch}"]
+def batch_label(size: int | None) -> str:
+    """Return the range of sizes, up to a power of two, that a batch size is in."""
+    if size is None or size < 1:
+        return "unknown"
+    if size > MAX_BATCH:
+        return f">{MAX_BATCH}"
+    high = 1 << (size - 1).bit_length()
+    low = high // 2 + 1
+    return str(high) if low >= high else f"{low}-{high}"
 
 
 @dataclass(eq=False, slots=True)
@@ -241,7 +239,6 @@ class Watch:
     name: str
     exporter: Exporter
     size: Callable[[tuple[Any, ...], Mapping[str, Any]], int | None] = batch_size
-    max_batch: int = MAX_BATCH
     sample: float = SAMPLE
     interval_s: float = INTERVAL_S
     clock: Clock = REAL
@@ -252,8 +249,6 @@ class Watch:
     faults: Counter[str] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:
-        self._labels: dict[tuple[str, int], Labels] = {}
-        self._batches = batch_labels(self.max_batch)
         self._refused = None if self.sample else "not asked for: sample=0"
         self._begin()
         _WATCHES.add(self)
@@ -333,17 +328,7 @@ class Watch:
 
     def _labels_of(self, kind: Kind) -> Labels:
         call, size = kind
-        if size is None or size < 1:
-            at = -1
-        elif size > self.max_batch:
-            at = len(self._batches) - 1
-        else:
-            at = (size - 1).bit_length()
-        labels = self._labels.get((call, at))
-        if labels is None:
-            batch = "unknown" if at < 0 else self._batches[at]
-            labels = self._labels[call, at] = (self.name, call, batch)
-        return labels
+        return self.name, call, batch_label(size)
 
     def _join(self) -> Caller:
         """Return the state of a thread that calls for the first time."""

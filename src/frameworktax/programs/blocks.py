@@ -294,12 +294,11 @@ def _between(section: Section, suffix: str, folded: bool) -> Table:
         (part.name, "", "", time_text(part.time_ns), percent(part.share))
         for part in section.between
     ]
-    begin = f"; the first call began {time_text(section.before_ns)} after the start"
     return table(
         f"Between calls{suffix}",
         ["where", right("number"), right("p50, ms"), right("time"), right("share")],
         rows,
-        hint=f"of {time_text(section.wall_ns)} from the first call to the last{begin}",
+        hint=f"of {time_text(section.wall_ns)} from the first call to the last",
         folded=folded,
     )
 

@@ -105,7 +105,6 @@ class Section(HtmlRepr):
         bill_ns: its processor time by line of the breakdown.
         samples, lost: how many there are, and how many were due and have no record.
         ended: whether the thread has ended.
-        before_ns: from its begin to the first call.
         kinds: of calls, those that took most time first.
         between: of ``wall_ns``, what belongs to no kind.
     """
@@ -121,7 +120,6 @@ class Section(HtmlRepr):
     samples: int = 0
     lost: int = 0
     ended: bool = False
-    before_ns: int = 0
     kinds: tuple[Kind, ...] = ()
     between: tuple[Part, ...] = ()
 

@@ -82,23 +82,11 @@ class Samples:
         return self.only(computes[self.leaf]) if len(self.leaf) else self
 
 
-@dataclass(frozen=True)
-class Cost:
-    """CPU time that noting takes: of a call of the program, and of each module inside."""
+def measure_cost(folder: Path) -> tuple[float, float]:
+    """Return ns of CPU time that noting takes here: of a call, and of each module inside.
 
-    outer_ns: float
-    inner_ns: float
-
-    def of_call(self, details: Sequence[Detail]) -> float:
-        """Return the cost of a call that calls as many modules as those noted in detail."""
-        if not details:
-            return self.outer_ns
-        entered = sum(len(detail.notes) // 4 for detail in details) / len(details)
-        return self.outer_ns + entered * self.inner_ns
-
-
-def measure_cost(folder: Path) -> Cost:
-    """Return the cost of noting calls here, from empty modules; ``folder`` takes what they note."""
+    From empty modules; ``folder`` takes what they note.
+    """
 
     class Module:
         def __init__(self, inner: Module | None = None) -> None:
@@ -128,7 +116,7 @@ def measure_cost(folder: Path) -> Cost:
     observed: Any = module_call(recorder, Module.__call__, lambda: False)
     Module.__call__ = observed  # type: ignore[method-assign] # as in the program
     outer_ns = time_ns(outer) - plain[0]
-    return Cost(outer_ns, (time_ns(nest) - plain[1] - outer_ns) / INNER)
+    return outer_ns, (time_ns(nest) - plain[1] - outer_ns) / INNER
 
 
 def samples_of(ended: Ended) -> dict[tuple[int, int], Samples]:
@@ -163,7 +151,7 @@ def sections(
     *,
     skip_first: int = 0,
     only: Any = None,
-    cost: Cost | None = None,
+    cost: tuple[float, float] = (0.0, 0.0),
 ) -> list[Section]:
     """Return the sections of a program, those whose calls took most time first.
 
@@ -173,7 +161,7 @@ def sections(
         samples: as from ``samples_of``.
         skip_first: calls of each kind that are left out of its numbers.
         only: a compiled pattern that names of kinds are searched for; None for all.
-        cost: of noting calls, which is said where it is much of a call.
+        cost: as from ``measure_cost``, which is said where it is much of a call.
     """
     found = []
     for process, own in _by_process(processes, samples):
@@ -204,7 +192,7 @@ class _Thread:
         tid: int,
         ended: Ended,
         samples: Samples | None,
-        cost: Cost | None,
+        cost: tuple[float, float],
     ) -> None:
         self.cost = cost
         self.process, self.tid, self.ended = process, tid, ended
@@ -262,7 +250,6 @@ class _Thread:
             name=", ".join(part for part in (process, name) if part),
             wall_ns=wall_ns,
             cpu_ns=len(self.samples.time_ns) * self.samples.period_ns,
-            before_ns=begin_ns - self._began() if len(rows) else 0,
             kinds=tuple(sorted(kinds, key=lambda kind: -kind.wall_ns)),
             between=_between(self.samples.only(beside), wall_ns, left_ns, known_ns),
         )
@@ -354,33 +341,26 @@ class _Thread:
             reason=reason,
             layers=layers(latency, bill.lines, [places] if places else []),
             placed=sum(n for ticks in places.ticks for *_, n in ticks) if places else 0,
-            notes=tuple(self._notes(bill.notes, calls, skip_first, details, p50)),
+            notes=tuple(self._notes(bill.notes, calls, details, p50)),
         )
 
     def _notes(
         self,
         known: Sequence[Note],
         calls: _Calls,
-        skip_first: int,
         details: Sequence[Detail],
         p50_ns: int,
     ) -> Iterator[Note]:
         yield from (note for note in known if note.code != "sampler-inflation")
-        durations = calls.durations
-        if len(durations) < calls.total:
+        if len(calls.rows) < calls.total:
             text = (
-                f"{len(durations):,} of {calls.total:,} calls were timed, in stretches, so that "
+                f"{len(calls.rows):,} of {calls.total:,} calls were timed, in stretches, so that "
                 "this takes little; their number is exact, all else an estimate from those"
             )
             yield Note("calls-timed-in-part", text)
-        median = float(np.median(durations))
-        if not skip_first and len(durations) > 5 and durations[0] > 5 * median:
-            text = (
-                f"the first call took {durations[0] / median:.0f} times the median; "
-                "leave it out with --skip-first 1"
-            )
-            yield Note("slow-first-call", text)
-        noting_ns = self.cost.of_call(details) if self.cost is not None else 0.0
+        outer_ns, inner_ns = self.cost
+        entered = sum(len(detail.notes) // 4 for detail in details) / (len(details) or 1)
+        noting_ns = outer_ns + entered * inner_ns
         if noting_ns > COSTLY * p50_ns:
             part = percent(noting_ns / p50_ns)
             text = (
@@ -415,13 +395,6 @@ class _Thread:
         if self.process.pid == self.ended.pid == self.tid:
             return self.ended.end_ns - self.ended.begin_ns, self.ended.begin_ns
         return int(times[-1] - times[0]) + self.samples.period_ns, int(times[0])
-
-    def _began(self) -> int:
-        if self.process.pid == self.ended.pid:
-            return self.ended.begin_ns
-        times = self.samples.time_ns
-        first = int(self.rows[:, 0].min()) if len(self.rows) else self.ended.end_ns
-        return min(int(times[0]), first) if len(times) else first
 
 
 def _calls_at(rows: np.ndarray, is_open: np.ndarray, times: np.ndarray) -> np.ndarray:
