@@ -401,8 +401,11 @@ class PerfEventSampler(Ring):
 
         Where the event has not been stopped, what comes meanwhile is left for the next time.
         """
+        return self.parse(self.take())
+
+    def parse(self, data: bytes) -> Drained:
+        """Return what is in the bytes of ``take``, with what was lost since the last time."""
         user, in_kernel, switches, tops = [], [], [], []
-        data = self.take()
         for kind, misc, at, size in records(data):
             if kind == _SWITCH:
                 (time_ns,) = struct.unpack_from("<Q", data, at + size - 8)

@@ -5,7 +5,7 @@
     watch.stop()                         # or ``with``; ends with the model at the latest
 
 In the thread that calls the model, a call costs two readings of the clock and an entry in a buffer
-of that thread; one call in twenty is sampled. A thread of the watch's own reads buffers and rings
+of that thread; one call in twenty is sampled. A thread of the watch's own reads the buffers
 every few seconds and speaks to the exporter, in small portions, because a thread that holds the
 interpreter's lock delays the model. So a fault of the exporter cannot reach a call; one of the
 watch itself within a call is caught, counted (``Watch.faults``) and logged once.
@@ -27,15 +27,14 @@ import random
 import sys
 import threading
 import weakref
-from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from time import sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 from frameworktax.attribution.buckets import is_judged, itemise
 from frameworktax.attribution.perf_event import Drained, PerfEventSampler, probe
@@ -54,7 +53,7 @@ MAX_BATCH = 1024
 BUFFER = 65_536
 """Calls of one thread between two readings; of more the oldest are lost, and counted."""
 RING_NS = 2_000_000_000
-"""Sampled time of one thread between two readings that the ring holds."""
+"""The longest sampled call whose samples the ring holds."""
 RING_SAMPLER = partial(PerfEventSampler, RING_NS)
 
 log = logging.getLogger("frameworktax.watch")
@@ -208,14 +207,16 @@ def batch_label(size: int | None) -> str:
 
 @dataclass(eq=False, slots=True)
 class Caller:
-    """A thread that calls the model. ``lock`` is held by a sampled call, or to read the ring."""
+    """A thread that calls the model; a sampled call holds ``lock``, or who closes its sampler."""
 
     sampler: PerfEventSampler | None
     coin: random.Random
     skip: int
     thread: threading.Thread = field(default_factory=threading.current_thread)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    calls: deque[tuple[Kind, int, bool]] = field(default_factory=lambda: deque(maxlen=BUFFER))
+    calls: deque[tuple[Kind, int, bool, Sampled | None]] = field(
+        default_factory=lambda: deque(maxlen=BUFFER)
+    )
     made: int = 0
     read: int = 0
     depth: int = 0
@@ -224,7 +225,6 @@ class Caller:
     sampling: bool = False
     cpu_ns: int = 0
     queue: Queue = (None, None)
-    sampled: list[Sampled] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)
@@ -319,16 +319,11 @@ class Watch:
             caller.depth -= 1
             if caller.depth:
                 return
-            if caller.sampling:
-                self._end_sample(caller, now)
-            caller.calls.append((caller.kind, now - caller.begin_ns, failed))
+            sampled = self._end_sample(caller, now) if caller.sampling else None
+            caller.calls.append((caller.kind, now - caller.begin_ns, failed, sampled))
             caller.made += 1
         except Exception as error:  # noqa: BLE001  # as in enter
             self._fault("call", error)
-
-    def _labels_of(self, kind: Kind) -> Labels:
-        call, size = kind
-        return self.name, call, batch_label(size)
 
     def _join(self) -> Caller:
         """Return the state of a thread that calls for the first time."""
@@ -359,7 +354,7 @@ class Watch:
     def _begin_sample(self, caller: Caller) -> None:
         caller.skip = self._gap(caller.coin)
         if not caller.lock.acquire(blocking=False):
-            return  # the ring is being read: this call is not sampled
+            return  # the watch has ended, and gives the sampler back
         try:
             if caller.sampler is not None:
                 caller.sampler.resume()
@@ -374,22 +369,15 @@ class Watch:
             if not caller.sampling:
                 caller.lock.release()
 
-    def _end_sample(self, caller: Caller, now: int) -> None:
-        caller.sampling = False
+    def _end_sample(self, caller: Caller, now: int) -> Sampled | None:
+        caller.sampling, found = False, None
         queue, cpu = self.clock.queue(), self.clock.cpu_ns()
         try:
             if caller.sampler is not None:  # else forked in the middle of this call
                 caller.sampler.pause()
-                wall_ns, cpu_ns = now - caller.begin_ns, cpu - caller.cpu_ns
-                caller.sampled.append(
-                    Sampled(
-                        caller.kind,
-                        caller.begin_ns,
-                        wall_ns,
-                        cpu_ns,
-                        others_ns(wall_ns - cpu_ns, caller.queue, queue),
-                    )
-                )
+                cpu_ns = cpu - caller.cpu_ns
+                queued_ns = others_ns(now - caller.begin_ns - cpu_ns, caller.queue, queue)
+                found = Sampled(caller.sampler, caller.sampler.take(), cpu_ns, queued_ns)
         except Exception as error:  # noqa: BLE001  # as in enter
             self._fault("sampler", error)
             caller.sampler = None
@@ -397,6 +385,7 @@ class Watch:
             caller.lock.release()
         if self.ended:
             self._give_back(caller)
+        return found
 
     def _give_back(self, caller: Caller) -> None:
         """Close a thread's sampler; if it is in use, the end of that call does it."""
@@ -445,9 +434,8 @@ class Watch:
                 callers = list(self._callers)
             for caller in callers:
                 alive = caller.thread.is_alive()
-                self._export_calls(caller)
                 try:
-                    self._export_samples(caller)
+                    self._export_calls(caller)
                 except Exception as error:  # noqa: BLE001  # the next reading may work
                     self._fault("ring", error)
                 if not alive:
@@ -470,42 +458,36 @@ class Watch:
             self._fault("buffer", "more calls between two exports than are kept", lost)
             caller.read += lost
         held = len(caller.calls)
+        sampled: defaultdict[Labels, list[tuple[int, Sampled, Drained]]] = defaultdict(list)
         while held > 0:
             portion = [caller.calls.popleft() for _ in range(min(PORTION, held))]
             held -= len(portion)
             caller.read += len(portion)
             self._portion(partial(self._observe, portion))
             sleep(REST_S)
-
-    def _observe(self, calls: Iterable[tuple[Kind, int, bool]]) -> None:
-        for kind, wall_ns, failed in calls:
-            labels = self._labels_of(kind)
-            if failed:
-                self.exporter.record("call.errors", labels, 1)
-            else:
-                self.exporter.record("call.duration", labels, wall_ns / 1e9)
-
-    def _export_samples(self, caller: Caller) -> None:
-        sampler = caller.sampler
-        if sampler is None or not caller.lock.acquire(blocking=False):
-            return  # a sampled call is under way: next time
-        try:
-            sampled, caller.sampled = caller.sampled, []
-            if caller.sampler is None or not sampled:
-                return
-            drained = sampler.drain()
-        finally:
-            caller.lock.release()
-        if hidden() is not None:
-            return
-        if drained.lost:
-            self._fault("ring", "the ring was full: these samples are left out", drained.lost)
-            return
-        where = self.place(address for address, _ in drained.user)
-        labels_of = [self._labels_of(call.kind) for call in sampled]
-        for labels, stretch in stretches(sampled, labels_of, drained, where, kernel=sampler.kernel):
-            parts = parts_ns(stretch, sampler)
+            for kind, wall_ns, _, seen in portion:
+                if seen is None or hidden() is not None:
+                    continue
+                drained = seen.sampler.parse(seen.records)
+                if drained.lost:
+                    self._fault("ring", "the ring was full: this call is left out", drained.lost)
+                else:
+                    sampled[self._labels_of(kind)].append((wall_ns, seen, drained))
+        for labels, calls in sampled.items():
+            stretch = stretch_of(calls, self.place)
+            parts = parts_ns(stretch, calls[0][1].sampler)
             self._portion(partial(self._export_stretch, labels, parts, stretch))
+
+    def _labels_of(self, kind: Kind) -> Labels:
+        call, size = kind
+        return self.name, call, batch_label(size)
+
+    def _observe(self, calls: Iterable[tuple[Kind, int, bool, Sampled | None]]) -> None:
+        for kind, wall_ns, failed, _ in calls:
+            if failed:
+                self.exporter.record("call.errors", self._labels_of(kind), 1)
+            else:
+                self.exporter.record("call.duration", self._labels_of(kind), wall_ns / 1e9)
 
     def _export_stretch(self, labels: Labels, parts: Mapping[str, int], stretch: Stretch) -> None:
         """Add a stretch to the counters, and to the window of the tax ratio.
@@ -582,59 +564,33 @@ Labels = tuple[str, str, str]
 """Values of ``exporters.LABELS``: model, call and batch."""
 
 
-@dataclass(slots=True)
-class Sampled:
-    """A sampled call; ``kind`` is its method and batch size."""
+class Sampled(NamedTuple):
+    """A sampled call with the records of its ring; ``queued_ns`` is None where it is not known."""
 
-    kind: Kind
-    begin_ns: int
-    wall_ns: int
+    sampler: PerfEventSampler
+    records: bytes
     cpu_ns: int
     queued_ns: int | None
 
 
-def stretches(
-    sampled: Sequence[Sampled],
-    labels_of: Sequence[Labels],
-    drained: Drained,
-    where: Mapping[int, Leaf],
-    *,
-    kernel: bool,
-) -> Iterator[tuple[Labels, Stretch]]:
-    """Yield what was seen in the calls of each label set, a sample in the call that it fell into.
-
-    Args:
-        sampled: calls of one thread, in order.
-        labels_of: labels of each.
-        drained: its samples.
-        where: address → place.
-        kernel: whether samples in kernel mode were recorded.
-    """
-    begins = [call.begin_ns for call in sampled]
-
-    def labels_at(time_ns: int) -> Labels:
-        # The sampler starts just before the call's first reading of the clock.
-        return labels_of[max(0, bisect_right(begins, time_ns) - 1)]
-
-    leaves: defaultdict[Labels, Counter[Leaf]] = defaultdict(Counter)
-    system: Counter[Labels] = Counter()
-    for address, time_ns in drained.user:
-        leaves[labels_at(time_ns)][where[address]] += 1
-    system.update(labels_at(time_ns) for time_ns in drained.kernel_ns)
-    for labels in dict.fromkeys(labels_of):
-        calls = [call for call, own in zip(sampled, labels_of, strict=True) if own == labels]
-        queued = [call.queued_ns for call in calls]
-        known = [ns for ns in queued if ns is not None]
-        yield (
-            labels,
-            Stretch(
-                Ticks(leaves[labels], system[labels] if kernel else None),
-                len(calls),
-                sum(call.wall_ns for call in calls),
-                sum(call.cpu_ns for call in calls),
-                sum(known) if len(known) == len(queued) else None,
-            ),
-        )
+def stretch_of(
+    calls: Sequence[tuple[int, Sampled, Drained]],
+    place: Callable[[Iterable[int]], Mapping[int, Leaf]],
+) -> Stretch:
+    """Return sampled calls of one thread, wall time and what was seen of each, as a stretch."""
+    seen = [one for _, one, _ in calls]
+    addresses = [address for *_, drained in calls for address, _ in drained.user]
+    where = place(addresses)
+    system = sum(len(drained.kernel_ns) for *_, drained in calls)
+    known = [one.queued_ns for one in seen if one.queued_ns is not None]
+    leaves = Counter(map(where.__getitem__, addresses))
+    return Stretch(
+        Ticks(leaves, system if seen[0].sampler.kernel else None),
+        len(calls),
+        sum(wall_ns for wall_ns, *_ in calls),
+        sum(one.cpu_ns for one in seen),
+        sum(known) if len(known) == len(seen) else None,
+    )
 
 
 def parts_ns(stretch: Stretch, sampler: PerfEventSampler) -> dict[str, int]:
