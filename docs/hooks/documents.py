@@ -7,9 +7,9 @@ from typing import Any
 
 HEAD = """# Documents as JSON
 
-What `--json` writes, and what a study file may say. Times are integers or numbers of nanoseconds
-(`_ns`), sizes are bytes, shares are fractions. `null` means not measured, and a note says why. The
-schemas themselves, as `frameworktax schema` prints them, lie beside this page: {files}.
+What `--json` writes. Times are integers or numbers of nanoseconds (`_ns`), sizes are bytes, shares
+are fractions. `null` means not measured, and a note says why. The schemas themselves, as
+`frameworktax schema` prints them, lie beside this page: {files}.
 
 What a store holds, line by line: [Stores](../store.md). What the words mean: [Records](records.md).
 """
@@ -18,7 +18,6 @@ WHAT = {
     "comparison": "Written by `frameworktax compare --json`.",
     "program": "Written by `frameworktax attach --json`.",
     "calls": "Written by `frameworktax run --json`.",
-    "study": "The TOML file that `frameworktax sweep` carries out, as data.",
 }
 
 

@@ -1,15 +1,13 @@
 """Studies: data in, points out; errors name their line."""
 
-import json
 import tomllib
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from frameworktax.errors import UsageError
 from frameworktax.sweep.source import Source, value_of
-from frameworktax.sweep.study import TEMPLATE, load, schema
+from frameworktax.sweep.study import TEMPLATE, load
 
 STUDY = """
 [study]
@@ -283,15 +281,6 @@ def test_the_template_is_a_study_and_so_is_all_of_its_comments(study):
     assert "\nstop_when_linear = true" in everything and "\n[[exclude]]" in everything
     keep = "\n".join(x for x in lines if not x.startswith(("threads", "phase", "input")))
     assert study(keep).settings.attempts == 2
-
-
-def test_the_schema_takes_what_the_program_takes(study):
-    validator = jsonschema.Draft202012Validator(schema())
-    validator.validate(tomllib.loads(STUDY))
-    validator.validate(tomllib.loads(TEMPLATE.read_text()))
-    for bad in ("[grid]\nbatch = [0]", "[grid]\nbacth = [1]", '[grid]\nprecision = "float8"'):
-        assert list(validator.iter_errors(tomllib.loads(bad))), bad
-    json.dumps(schema())
 
 
 def test_lines_are_found():

@@ -14,7 +14,7 @@ from frameworktax.cli.deliver import print_list
 from frameworktax.cli.options import AsJson, Device
 from frameworktax.errors import UsageError, nearest
 
-DOCUMENTS = ("run", "comparison", "program", "study")
+DOCUMENTS = ("run", "comparison", "program")
 
 lister = group("list", "List models, runtimes and studies, and what is missing.")
 
@@ -160,14 +160,14 @@ def doctor(
 @app.command()
 def schema(
     document: Annotated[
-        str, typer.Argument(help="run (measure), comparison, program (run, attach) or study.")
+        str, typer.Argument(help="run (measure), comparison or program (run, attach).")
     ] = "run",
 ) -> None:
-    """Print the JSON Schema of a document that --json writes, or of a study.
+    """Print the JSON Schema of a document that --json writes.
 
     Example:
 
-      frameworktax schema study
+      frameworktax schema comparison
     """
     if document not in DOCUMENTS:
         raise UsageError(
@@ -182,9 +182,6 @@ def describe(document: str) -> dict[str, Any]:
     from frameworktax.programs.document import Program
     from frameworktax.records import Run
     from frameworktax.report import json_document
-    from frameworktax.sweep import study
 
-    if document == "study":
-        return study.schema()
     described = {"run": Run, "comparison": Comparison, "program": Program}
     return json_document.schema(described[document])

@@ -4,21 +4,16 @@ An executor is five methods. Everything a job measured is in the store by the ti
 yields it; the sweep above decides what to submit, and when. What it may rely on, and what not:
 
 - **Nodes join and leave.** ``platforms`` is asked again after the end of each job, and every few
-  seconds, and is cheap. A label without a node has no slots, or is not named at all: its jobs wait
-  for a bounded time and are then left out with a reason. The executor keeps those that have not
-  begun until the sweep takes them back (``cancel``): a job that never ran was not lost.
-- **A job may be lost** with its process, its raylet or its node. It ends all the same, as a
-  ``Done`` whose error is a ``WorkerError`` of status ``crashed`` (``out-of-memory``, where that is
-  known). What it had measured stays in the store; the executor writes nothing about the rest,
-  because it cannot know which point was to blame: the sweep runs them again, and apart.
-- **A job may be delivered twice.** Only the first ``Done`` of a name counts. Records written twice
-  have the same identity and are read once.
-- **A job that is late is ended.** After ``limit_s(job)`` on its node the executor ends everything
-  it started and yields it with a ``WorkerError`` of status ``timeout``; the sweep treats it as
-  lost. There is no second copy beside a slow one: a session keeps to its budget by itself, so one
-  that is this late hangs, and a copy would measure what the first has already in the store.
-- **Any order.** Jobs end in any order; retries are the sweep's alone, so that a limit is one
-  limit: an executor runs a job once.
+  seconds. A label without a node has no slots, or is not named; the executor keeps its jobs until
+  the sweep takes them back (``cancel``).
+- **A job may be lost** with its process or node. It ends as a ``Done`` whose error is a
+  ``WorkerError`` of status ``crashed`` (``out-of-memory``, where that is known). What it had
+  measured stays in the store; the sweep runs the rest again, and apart.
+- **A job may be delivered twice.** Only the first ``Done`` of a name counts, and records written
+  twice are read once.
+- **A job that is late** (``limit_s``) is ended with everything it started, as a ``WorkerError`` of
+  status ``timeout``; a session keeps to its budget by itself, so it hangs.
+- **Any order.** Jobs end in any order. Retries are the sweep's alone: an executor runs a job once.
 """
 
 from __future__ import annotations

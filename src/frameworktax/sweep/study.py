@@ -1,4 +1,4 @@
-"""A study file: its schema, and the study that it becomes: read, checked, laid out as points.
+"""A study file, and the study that it becomes: read, checked, laid out as points.
 
 Every axis may be written as one value or as a list; ``batch``, ``length``, ``image_size``,
 ``threads`` and ``new_tokens`` also as ``"1..64"``, the powers of two. Only the parent imports this.
@@ -18,9 +18,7 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
-    WithJsonSchema,
 )
-from pydantic_core import core_schema
 
 from frameworktax.errors import UsageError, nearest
 from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S
@@ -35,7 +33,6 @@ TEMPLATE = Path(__file__).with_name("template.toml")
 """The study that ``frameworktax init`` writes: common keys set, the others as comments."""
 MAX_VALUES = 10_000
 """Values one axis may have; a longer list is a mistake, not a study."""
-SPAN = {"type": "string", "pattern": r"^\s*\d+(\s*(\.\.|,)\s*\d+)*\s*$"}
 HINTS = {
     "bool_type": "write true or false",
     "int_type": "write a whole number",
@@ -45,30 +42,20 @@ HINTS = {
 """What to write instead, by pydantic's name of the error."""
 
 
-class _Listed:
-    """Marks an axis: one value counts as a list of it, and a repeated value counts once."""
+def _listed(value: Any) -> list[Any]:
+    """Return an axis: one value counts as a list of it, and a repeated value counts once."""
+    found = list(value) if isinstance(value, list | tuple) else [value]
+    if not found:
+        raise ValueError("is empty; name at least one value or leave it out")
+    if len(found) > MAX_VALUES:
+        raise ValueError(f"has {len(found)} values; {MAX_VALUES} at most")
+    unique = {(type(item), repr(item)): item for item in found}  # True is no 1
+    return list(unique.values())
 
-    def __init__(self, *, spans: bool = False) -> None:
-        self._spans = spans
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        return core_schema.no_info_before_validator_function(self._list, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        array = handler(schema)
-        items = [array["items"], *([SPAN] if self._spans else [])]
-        return {"anyOf": [*items, {**array, "minItems": 1, "items": {"anyOf": items}}]}
-
-    def _list(self, value: Any) -> list[Any]:
-        found = list(value) if isinstance(value, list | tuple) else [value]
-        if self._spans:
-            found = [number for item in found for number in _numbers(item)]
-        if not found:
-            raise ValueError("is empty; name at least one value or leave it out")
-        if len(found) > MAX_VALUES:
-            raise ValueError(f"has {len(found)} values; {MAX_VALUES} at most")
-        unique = {(type(item), repr(item)): item for item in found}  # True is no 1
-        return list(unique.values())
+def _spans(value: Any) -> list[Any]:
+    """Return an axis of whole numbers; a text may be a span, ``"1..64"``."""
+    return _listed([number for item in _listed(value) for number in _numbers(item)])
 
 
 def _numbers(item: Any) -> list[Any]:
@@ -104,23 +91,16 @@ def _compared(value: Any) -> Any:
     return value
 
 
-def _text_or_number(*examples: str | float) -> WithJsonSchema:
-    return WithJsonSchema({"type": ["string", "number"], "examples": list(examples)})
-
-
 _Name = Annotated[str, Field(strict=True, pattern=r"\S")]
 _Count = Annotated[int, Field(strict=True, ge=1)]
 _Factor = Annotated[float, Field(strict=True, gt=0, lt=1e6)]
-Texts = Annotated[tuple[_Name, ...], _Listed()]
-Integers = Annotated[tuple[_Count, ...], _Listed(spans=True)]
-Factors = Annotated[tuple[_Factor, ...], _Listed()]
-Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], _Listed()]
-Precisions = Annotated[tuple[Precision, ...], _Listed()]
-Inputs = Annotated[tuple[Input, ...], _Listed()]
-Phases = Annotated[tuple[Phase, ...], _Listed()]
-Caches = Annotated[tuple[KvCache, ...], _Listed()]
-Duration = Annotated[float, BeforeValidator(_duration), _text_or_number("90s", "10min", "1h")]
-Share = Annotated[float, BeforeValidator(_share), _text_or_number("3%", 0.03)]
+_List = BeforeValidator(_listed)
+Texts = Annotated[tuple[_Name, ...], _List]
+Integers = Annotated[tuple[_Count, ...], BeforeValidator(_spans)]
+Factors = Annotated[tuple[_Factor, ...], _List]
+Duration = Annotated[float, BeforeValidator(_duration)]
+Share = Annotated[float, BeforeValidator(_share)]
+_Tables = BeforeValidator(_tables)
 
 
 class _Table(BaseModel):
@@ -128,30 +108,26 @@ class _Table(BaseModel):
 
 
 class Axes(_Table):
-    """The axes of a grid; one that is left out keeps the model's own default."""
+    """The axes of a grid (docs/studies.md); one left out keeps the model's own default."""
 
-    models: Texts | None = Field(
-        None, description="Names, file.py:function or package.module:function (--allow-code)."
-    )
-    runtimes: Texts | None = Field(None, description="Names, or all.")
-    batch: Integers | None = Field(None, description="Samples a call.")
-    length: Integers | None = Field(None, description="Tokens a sample; models with a length.")
-    image_size: Integers | None = Field(None, description="Pixels a side; models of images.")
-    width: Factors | None = Field(None, description="Factors on layer widths.")
-    depth: Factors | None = Field(None, description="Factors on the number of layers.")
-    precision: Precisions | None = Field(None, description="Of weights and arithmetic.")
-    threads: Integers | None = Field(None, description="Of the calling process on a CPU.")
-    platform: Texts | None = Field(None, description="local, cpu, cuda:N, or a node's label.")
-    input: Inputs | None = Field(None, description="Dense, or sentences of drawn lengths.")
-    length_mean: Factors | None = Field(None, description="Mean of drawn lengths; ragged only.")
-    length_sd: Factors | None = Field(None, description="Their standard deviation.")
-    phase: Phases | None = Field(None, description="One forward pass, or greedy decoding.")
-    new_tokens: Integers | None = Field(None, description="Tokens to generate; generate only.")
-    kv_cache: Caches | None = Field(None, description="Cache of keys and values; generate only.")
-    channels_last: Flags | None = Field(None, description="Memory format of images and weights.")
-    batch_dim: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Batch dimension of the inputs of a model of your own."
-    )
+    models: Texts | None = None
+    runtimes: Texts | None = None
+    batch: Integers | None = None
+    length: Integers | None = None
+    image_size: Integers | None = None
+    width: Factors | None = None
+    depth: Factors | None = None
+    precision: Annotated[tuple[Precision, ...], _List] | None = None
+    threads: Integers | None = None
+    platform: Texts | None = None
+    input: Annotated[tuple[Input, ...], _List] | None = None
+    length_mean: Factors | None = None
+    length_sd: Factors | None = None
+    phase: Annotated[tuple[Phase, ...], _List] | None = None
+    new_tokens: Integers | None = None
+    kv_cache: Annotated[tuple[KvCache, ...], _List] | None = None
+    channels_last: Annotated[tuple[Annotated[bool, Field(strict=True)], ...], _List] | None = None
+    batch_dim: Annotated[int, Field(ge=0)] | None = None
 
     def given(self) -> dict[str, tuple[Any, ...]]:
         """Return the axes that were written, by name."""
@@ -170,52 +146,28 @@ class Priority(Axes):
 
 
 class Settings(_Table):
-    """How the study is measured."""
+    """How the study is measured (docs/studies.md)."""
 
     name: str = Field("study", min_length=1, max_length=200)
     description: str = ""
-    time_budget: Duration | None = Field(None, description="Wall time for everything.")
-    setup_limit: Duration = Field(
-        DEFAULT_SETUP_LIMIT_S, description="Time limit of each step of a session's set-up."
-    )
-    processes: Annotated[int, Field(ge=1, le=100, strict=True)] = Field(
-        3, description="Fresh processes a point."
-    )
-    until: Share = Field(0.03, description="Half-width of the interval at which a point is done.")
-    twin: Literal["auto", "all", "none"] = Field("auto", description="Width-shrunk twins.")
-    stop_when_linear: bool = Field(
-        False,
-        strict=True,
-        description="Leave out larger batches once latency grows as fast as the batch.",
-    )
-    attempts: Annotated[int, Field(ge=1, le=10, strict=True)] = Field(
-        2, description="Times a point that fails is tried before it is left alone."
-    )
-    together: Annotated[tuple[Texts, ...], BeforeValidator(_compared)] = Field(
-        (), description="Models that are compared with one another, measured side by side."
-    )
+    time_budget: Duration | None = None
+    setup_limit: Duration = DEFAULT_SETUP_LIMIT_S
+    processes: int = Field(3, ge=1, le=100, strict=True)
+    until: Share = 0.03
+    twin: Literal["auto", "all", "none"] = "auto"
+    stop_when_linear: bool = Field(False, strict=True)
+    attempts: int = Field(2, ge=1, le=10, strict=True)
+    together: Annotated[tuple[Texts, ...], BeforeValidator(_compared)] = ()
 
 
 class StudyFile(_Table):
     """A study of frameworktax."""
 
     study: Settings = Settings()  # type: ignore[call-arg] # all of it has defaults, by Field
-    grid: Axes | None = Field(None, description="The product of its axes.")
-    point: Annotated[tuple[Axes, ...], BeforeValidator(_tables)] = Field(
-        (), description="Further points, each a small grid."
-    )
-    exclude: Annotated[tuple[Axes, ...], BeforeValidator(_tables)] = Field(
-        (), description="Points that match are left out."
-    )
-    priority: Annotated[tuple[Priority, ...], BeforeValidator(_tables)] = Field(
-        (), description="What is measured earlier."
-    )
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a study, for editors."""
-    found = StudyFile.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+    grid: Axes | None = None
+    point: Annotated[tuple[Axes, ...], _Tables] = ()
+    exclude: Annotated[tuple[Axes, ...], _Tables] = ()
+    priority: Annotated[tuple[Priority, ...], _Tables] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
