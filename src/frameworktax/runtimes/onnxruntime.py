@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 FUSED = ("Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention")
 """Operators that are a whole attention layer; each replaces one softmax."""
-COUNTABLE_BYTES = 1_500_000_000
-"""Larger graphs are not counted: they cannot be written as one file."""
 QUIET = 3
 """ONNX Runtime's log level *error*."""
 OPSET = 17
@@ -136,6 +134,13 @@ def _export_fused(export: Export) -> dict[int, str]:
     )
     fused.save_model_to_file(str(export.folder / "model.onnx"))
     exported.unlink()
+    counts = _operators(fused.model.graph)
+    whole = sum(counts[name] for name in FUSED)
+    text = (
+        f"ONNX Runtime computes {whole} of {whole + counts['Softmax']} attention layers as one "
+        "operator"
+    )
+    export.notes.append(("attention-fused", text))
     return dict.fromkeys(export.batches, "model.onnx")
 
 
@@ -191,32 +196,6 @@ def _quantize(export: Export, files: Mapping[int, str]) -> dict[int, str]:
     )
     export.notes.append(("quantised-weights", text))
     return {batch: renamed[name] for batch, name in files.items()}
-
-
-def _note_attention(export: Export, files: Mapping[int, str], level: str) -> None:
-    """Note how many attention layers ONNX Runtime computes as one operator.
-
-    Nothing where the graph has no softmax and no attention.
-    """
-    import onnx
-    import onnxruntime
-
-    file = export.folder / files[max(files)]
-    before = _operators(onnx.load(str(file), load_external_data=False).graph)
-    layers = before["Softmax"] + sum(before[name] for name in FUSED)
-    if not layers or sum(f.stat().st_size for f in file.parent.glob("*.onnx*")) > COUNTABLE_BYTES:
-        return
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    options.log_severity_level = QUIET
-    optimised = export.folder / "optimised.onnx"
-    options.optimized_model_filepath = str(optimised)
-    onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    after = _operators(onnx.load(str(optimised)).graph)
-    optimised.unlink()
-    fused = sum(after[name] for name in FUSED)
-    text = f"ONNX Runtime computes {fused} of {layers} attention layers as one operator"
-    export.notes.append(("attention-fused", text))
 
 
 def _operators(graph: Any) -> Counter[str]:
@@ -381,6 +360,4 @@ class OnnxRuntime(ArtifactRuntime):
         files = _export_fused(export) if self.option == "fused" else export_onnx(export)
         if self.computes_in(export.target.precision) == "int8":
             files = _quantize(export, files)
-        if not export.target.is_cuda:
-            _note_attention(export, files, LEVELS.get(self.option, ALL))
         return files
