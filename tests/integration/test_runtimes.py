@@ -36,14 +36,17 @@ WORKLOADS = {
 }
 
 
+APART = ("eager", "jax", "executorch", "litert", "iree", "tract", "zentorch", FLOOR)
+
+
 def compared(prepares: bool) -> list[str]:
-    """Return the runtimes to compare with eager here; those that live apart have their own test."""
+    """Return the runtimes to compare with eager here; ``test_runtimes_apart.py`` has some."""
     return [
         name
         for name, runtime in ((name, runtimes.get(name)) for name in runtimes.BUILT_IN)
         if runtime.prepares == prepares
         and {"cpu", "dense"} <= {*runtime.devices, *runtime.inputs}
-        and not (runtime.by_name_only or runtime.environment or name in ("eager", FLOOR))
+        and not (runtime.by_name_only or name in APART)
     ]
 
 
