@@ -1,7 +1,5 @@
 """Where the time of a call goes on a GPU: kernel time and span, from runs of their own.
 
-``analysis.bill`` makes the bill of them:
-
     latency L ─┬─ kernel K                 union of kernels and copies (``device_profile``)
                ├─ device gap D − K         the device idle although work was queued
                └─ host starvation L − D    the device waiting for the host (or for the first launch
@@ -10,19 +8,16 @@
 L comes from runs without a profiler, D from a backlog. Nothing is clamped: a noisy
 difference may be negative and is shown so.
 
-The span D is how long the device takes over a call whose work was all queued before it began. A
-spin kernel of known length keeps the device busy while the host enqueues the
-call; then the device runs the call's work back to back:
+The span D is how long the device takes over a call whose work was all queued before it began: a
+spin kernel keeps the device busy while the host enqueues the call.
 
     host     spin · start event · the call's launches · end event · is the start event pending?
     device   spin spin spin spin spin spin spin spin spin │start│ k k k k k k │end│
 
-The span is the time between the two events. It is the device's own only if not one kernel waited
-for the host: the spin must still be running, so the *start* event still pending, when the whole
-call has been enqueued (a pending end event alone would let the device starve in between).
-
-Two events with nothing between them are not at the same time either: the span of an empty call is
-measured as well, and a device gap below it is none.
+It is the time between the two events, and the device's own only if not one kernel waited for the
+host: the *start* event must still be pending when the whole call has been enqueued (a pending end
+event alone would let the device starve in between). The span of an empty call is measured as well;
+a device gap below it is none.
 """
 
 from __future__ import annotations

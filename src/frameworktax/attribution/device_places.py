@@ -1,10 +1,8 @@
 """Which module and operator of a model a device's time belongs to.
 
 Kernels are joined to the host calls that launched them by correlation, and launches to modules by
-the host's clock: ``layers.ModuleClock`` notes when each module is entered and left, and a launch
-belongs to the module that was entered last. The profile's host clock may count from another moment,
-so markers whose launches were stamped on both clocks give the difference between the two, and how
-far it is uncertain.
+the host's clock: a launch belongs to the module that was entered last. The profile's host clock may
+count from another moment; markers whose launches were stamped on both clocks give the difference.
 
 Each call is one stretch of ``records.Places``; what is counted are nanoseconds:
 

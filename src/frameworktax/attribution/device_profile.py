@@ -276,19 +276,13 @@ class _HostCalls:
         launches: what enqueued kernels or graphs.
         copies: what enqueued copies or memsets.
         lost: launches without a record inside their call.
-        unrecorded: copies and memsets without one, which leave one in another call.
         wait_ns: per call, in synchronises between two launches.
-        nameless: launches are among calls whose name does not say so.
-        unmatched: no kernel of a graph points to the graph's launch.
     """
 
     launches: Pairs
     copies: Pairs
     lost: Pairs
-    unrecorded: Pairs
     wait_ns: tuple[int, ...]
-    nameless: bool
-    unmatched: bool
 
 
 def _host_calls(trace: Trace, markers: Events, records: Events) -> _HostCalls | None:
@@ -343,10 +337,7 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> _HostCalls | 
         launches=launches,
         copies=copies,
         lost=launches - there - unmatched,
-        unrecorded=copies - there,
         wait_ns=_ints(waited),
-        nameless=bool((ran & ~says_launch).any()),
-        unmatched=bool(unmatched),
     )
 
 
@@ -377,20 +368,9 @@ def _notes(
     if host is None:
         text = "launch calls were not recorded: lost records would go unseen"
         notes.append(("launches-unrecorded", text))
-    elif host.nameless:
-        text = "launch calls have no names here: a record lost in every call would go unseen"
-        notes.append(("launches-unnamed", text))
-    if host is not None and host.unmatched:
-        text = "kernels of a graph point to no launch: one lost in every call would go unseen"
-        notes.append(("graphs-unmatched", text))
     if run.lost:
         text = f"{run.lost} launches have no record inside their call: kernel time is too low"
         notes.append(("records-lost", text))
-    if host is not None and host.unrecorded:
-        text = (
-            f"{len(host.unrecorded)} copies or memsets in {len(run.wall_ns)} calls left no record"
-        )
-        notes.append(("copies-unrecorded", text))
     if crossing:
         text = f"{crossing} kernels ran across the border between calls; only parts were counted"
         notes.append(("kernels-cross-calls", text))

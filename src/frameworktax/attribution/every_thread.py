@@ -2,10 +2,10 @@
 
 Every thread has an event of its own, on one clock, that also records when the thread gets and
 leaves a processor. At each moment one thread stands for the process: the calling one while it
-runs, else the first of the others that runs. Its samples are the process's, so that a sample is
-worth one period of time in which anything ran. The calling thread in its own code is what it is.
-Where it waits in a library's barrier, or another thread stands for it, and any other thread that
-runs is in a kernel, the sample is that kernel's: waiting for others who compute is no tax.
+runs, else the first of the others that runs. A sample is worth one period in which anything ran.
+Where the calling thread waits in a library's barrier, or another stands for it, and any other
+thread that runs is in a kernel, the sample is that kernel's: waiting for others who compute is no
+tax.
 """
 
 from __future__ import annotations

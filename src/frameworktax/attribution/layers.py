@@ -7,11 +7,10 @@ the call 65 % slower; this adds to the call of a module about what the call of a
 
 What does not run in Python is one layer: a scripted module, or one given to ``torch.compile``.
 
-Lines are noted by a signal at every sample, which the kernel sends when it takes it. Python handles
-it where the interpreter next looks: after a call into C has returned, at the start of a function,
-at the end of a loop's turn. So a sample inside a C function goes to the line that called it, and
-one between two calls may go to the next. Frames of torch, of the standard library and of this
-package are passed over: the line is one of the user's code or of the model library's.
+Lines are noted by a signal at every sample. Python handles it where the interpreter next looks:
+after a call into C has returned, at the start of a function, at the end of a loop's turn. So a
+sample inside a C function goes to the line that called it, and one between two calls may go to the
+next. Frames of torch, of the standard library and of this package are passed over.
 """
 
 from __future__ import annotations

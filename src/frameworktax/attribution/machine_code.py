@@ -1,7 +1,7 @@
 """What a library without symbols was doing at an address, by its machine code.
 
-A stripped library (ONNX Runtime, OpenVINO) still has the range of every compiled function in its
-unwind table. What lies outside all ranges is assembler written by hand: products and convolutions.
+A stripped library still has the range of every compiled function in its unwind table. What lies
+outside all ranges is assembler written by hand: products and convolutions.
 A compiled function is disassembled: inside a loop that computes (floating-point or packed integer
 arithmetic) it is a kernel; a loop that only moves data is a copy; all else is the runtime itself.
 

@@ -1,8 +1,7 @@
 """Program-counter sampling of a thread through ``perf_event_open``.
 
 The software clock (``PERF_COUNT_SW_CPU_CLOCK``) interrupts the thread once per period of CPU time
-and the kernel writes the program counter into a ring buffer that is read between stretches, so
-that nothing but the interrupt happens while calls run. No package and no installed tool is needed.
+and the kernel writes the program counter into a ring buffer that is read between stretches.
 
 Kernel-mode samples are asked for first. Where they are refused (``perf_event_paranoid`` of 2
 without privileges), only ticks in user mode are recorded, and the ticks that are missing against

@@ -2,9 +2,8 @@
 
 An address is looked up in ``/proc/self/maps``, turned from a file offset into an ELF address, and
 searched in the file's symbol table, which is read with numpy when first hit: 450,000 symbols in
-under 0.1 s. Only addresses, sizes and name offsets of ``.symtab`` and ``.dynsym`` are kept; names
-are read for addresses that were hit. Functions of a stripped file get the start that
-``.eh_frame_hdr`` gives them, so that samples of one function still stand together.
+under 0.1 s. Names are read for addresses that were hit. Functions of a stripped file get the start
+that ``.eh_frame_hdr`` gives them.
 
 Source: System V ABI, "Symbol Table"; LSB Core 5.0, ".eh_frame_hdr".
 """
@@ -406,11 +405,10 @@ _CHOSEN_AT_LOAD = (
 class LibcNames:
     """Names for the two parts of a stripped libc that matter here.
 
-    The allocator's inner functions (``_int_malloc`` …) are static, so that a stripped libc does
-    not name them; but glibc compiles its allocator as one object, and the linker keeps an object's
-    code together: the allocator reaches from the end of the exported function before malloc.c's
-    first to the end of malloc.c's last. (The gap in front may also hold unexported functions at the
-    end of the object before; in glibc that is the timer_* family, which inference does not call.)
+    The allocator's inner functions (``_int_malloc`` …) are static; but glibc compiles its allocator
+    as one object, which reaches from the end of the exported function before malloc.c's first to
+    the end of malloc.c's last. (The gap in front may also hold unexported functions of the object
+    before: the timer_* family, which inference does not call.)
 
     ``memcpy`` and its like are IFUNCs: which of their variants this processor uses is what
     ``dlsym`` returns; the variant's extent comes from the unwind table.
