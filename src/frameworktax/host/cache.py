@@ -228,21 +228,16 @@ def remove_of_dead(folder: Path) -> None:
 
 
 def entries(cache: Path) -> list[Entry]:
-    """Return what a cache holds, least recently used first."""
-    return sorted((_entry(path) for path in cache.iterdir()), key=lambda e: (e.used, e.path.name))
-
-
-def _entry(path: Path) -> Entry:
-    """Measure a folder without following links; its files' newest time is that of its use."""
-    inside = [path]
-    if path.is_dir() and not path.is_symlink():
-        inside += path.rglob("*")
-    stats = [one.lstat() for one in inside]
-    return Entry(
-        path=path,
-        bytes=sum(s.st_size for s, one in zip(stats, inside, strict=True) if not one.is_dir()),
-        used=max(s.st_mtime for s in stats),
-    )
+    """Return what a cache holds, least recently used first; links are not followed."""
+    found = []
+    for path in cache.iterdir():
+        below = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+        stats = [(one.is_dir(), one.lstat()) for one in (path, *below)]
+        size = sum(stat.st_size for is_folder, stat in stats if not is_folder)
+        # The newest time of its files is that of its use.
+        used = max(stat.st_mtime for _, stat in stats)
+        found.append(Entry(path=path, bytes=size, used=used))
+    return sorted(found, key=lambda e: (e.used, e.path.name))
 
 
 def prune_cache(

@@ -22,6 +22,7 @@ from frameworktax.errors import UsageError, UserModelError, nearest
 from frameworktax.models.base import SEED
 from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, unmasked
 from frameworktax.models.libraries import libraries_in
+from frameworktax.models.onnx_file import check as check_file
 from frameworktax.models.torchvision_operators import declare
 
 if TYPE_CHECKING:
@@ -74,27 +75,7 @@ def with_plugins(known: Mapping[str, T], group: str, entry: Callable[[str], T]) 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One registered model.
-
-    Attributes:
-        target: ``module:function`` with ``build(name, workload) -> Model``.
-        family: what ``list models`` groups by.
-        summary: what it is, in a line.
-        packages: importable names that must be there.
-        has_length: whether ``--length`` means something.
-        has_image_size: whether ``--image-size`` does.
-        default_length: tokens a sample, or samples of audio.
-        default_image_size: pixels a side.
-        max_length: most tokens a sample may have, where the model has learned positions.
-        min_length: fewest.
-        min_image_size: fewest pixels a side.
-        image_step: what must divide them.
-        factors: which of ``width`` and ``depth`` scale it; a twin needs a width.
-        generates: whether it can decode greedily.
-        extra: the project's extra that installs ``packages``.
-        check: ``module:function`` that looks at a workload more closely, importing no engine.
-        row: all that ``models.toml`` says, for the function that builds it.
-    """
+    """One registered model; ``models.toml`` says what its fields mean, ``row`` is all it says."""
 
     target: str
     family: str
@@ -111,7 +92,6 @@ class Entry:
     factors: tuple[str, ...] = ("width", "depth")
     generates: bool = False
     extra: str = "torch"
-    check: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -244,10 +224,7 @@ def libraries(workload: Workload) -> tuple[str, ...]:
 def check(workload: Workload) -> None:
     """Refuse a workload that names no model or asks for what its model lacks.
 
-    Cheap: no engine is imported, nothing is built.
-
-    Raises:
-        UsageError: one line that says what to change.
+    Raises UsageError. No engine is imported, nothing is built.
     """
     name = workload.model
     entry = entry_of(name)
@@ -256,8 +233,8 @@ def check(workload: Workload) -> None:
         where = name.rpartition(":")[0]
         if where.endswith(".py") and not Path(where).is_file():
             raise UserModelError(f"no file {where} (for {name}); check the path")
-    if entry.check:
-        _function(entry.check)(workload)
+    if name.startswith("onnx:"):
+        check_file(workload)
     missing = _missing(entry)
     if missing is not None:
         raise UsageError(f"model '{name}' cannot be built: {missing}")
@@ -270,11 +247,7 @@ def _function(target: str) -> Callable[..., Any]:
 
 
 def refuse(workload: Workload, entry: Entry) -> None:
-    """Refuse a workload that cannot be, or asks for what a model of this kind lacks.
-
-    Raises:
-        UsageError: one line that says what to change.
-    """
+    """Raise UsageError for a workload that cannot be, or asks for what such a model lacks."""
     name = "your own model" if entry is USER else workload.model
     length, size = workload.length, workload.image_size
     factors = {"width": workload.width, "depth": workload.depth}

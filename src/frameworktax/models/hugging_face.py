@@ -103,11 +103,7 @@ def make(row: Mapping[str, Any], kind: str | None = None, **settings: Any) -> An
 
 
 def build(name: str, workload: Workload) -> Model:
-    """Build a language or speech model in float32 on the CPU.
-
-    Raises:
-        UsageError: the length does not fit the model.
-    """
+    """Build a language or speech model in float32 on the CPU."""
     row = BUILT_IN[name].row
     generates, causal = workload.phase == "generate", row.get("causal")
     shape = scaled(row, workload)
@@ -133,10 +129,8 @@ def build(name: str, workload: Workload) -> Model:
 def _nystromformer(shape: Shape, workload: Workload) -> dict[str, Any]:
     """Its class wants the length in its configuration, and a whole number of tokens a landmark.
 
-    Up to 64 tokens each is its own landmark, which is full attention.
-
-    Raises:
-        UsageError: a length above 64 that 64 does not divide.
+    Up to 64 tokens each is its own landmark, which is full attention. Other lengths that 64 does
+    not divide raise UsageError.
     """
     length = length_of(workload)
     if length > LANDMARKS and length % LANDMARKS:

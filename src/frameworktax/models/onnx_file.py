@@ -26,11 +26,7 @@ Shape = list[int | str | None]
 
 
 def check(workload: Workload) -> None:
-    """Refuse a path that holds no file, or another precision; imports nothing.
-
-    Raises:
-        UsageError: one line that says what to change.
-    """
+    """Raise UsageError for a path that holds no file, or another precision; imports nothing."""
     path = Path(workload.model.partition(":")[2])
     if not path.is_file():
         raise UsageError(f"no file {path} (for {workload.model}); check the path")
@@ -79,11 +75,7 @@ def build(name: str, workload: Workload) -> Model:
 
 
 def read(path: Path) -> Any:
-    """Return the parsed file, weights in files of their own not loaded, after checking it.
-
-    Raises:
-        UsageError: one line that says what is wrong with it.
-    """
+    """Return the parsed file, its external weights not loaded; raises UsageError if invalid."""
     import onnx
     from google.protobuf.message import DecodeError
 

@@ -35,12 +35,9 @@ IDS, MASK = "input_ids", "attention_mask"
 
 
 def check(mean: float, sd: float, length: int) -> None:
-    """Refuse moments that no lengths from 1 to ``length`` have.
+    """Raise UsageError for moments that no lengths from 1 to ``length`` have.
 
     The bound is Bhatia and Davis's: sd² < (mean − 1)(length − mean).
-
-    Raises:
-        UsageError: one line that names the remedy.
     """
     if not 1 < mean < length:
         raise UsageError(

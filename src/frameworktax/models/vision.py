@@ -12,7 +12,7 @@ torch is imported at the top: the registry imports this file only to build a mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from frameworktax.records import Workload
 
 CLASSES = 1000
-BATCHES, BATCH = 4, 8
+LEAST_BATCH, MOST_BATCH = 4, 32
+"""Samples that statistics are over."""
 SIDE = 64
 """Pixels a side of the images to calibrate on; one size, so that a model's weights do not depend
 on the image size it is measured at. The smallest map of most networks here is then 2 by 2."""
@@ -58,15 +59,8 @@ def build(name: str, workload: Workload) -> Model:
         module = _of_class(row, workload, size)
     else:
         module = _resnet(row, workload) if "blocks" in row else _mobilenet_v2(row, workload)
-    calibrate(module, _images())
+    calibrate(module, [drawn(normal(3, SIDE, SIDE))(MOST_BATCH)])
     return model_of(module, normal(3, size, size))
-
-
-def _images() -> Iterable[Inputs]:
-    """Return seeded batches of noise, shape (batch, 3, side, side)."""
-    generator = torch.Generator().manual_seed(SEED)
-    for _ in range(BATCHES):
-        yield Inputs((torch.randn(BATCH, 3, SIDE, SIDE, generator=generator, device="cpu"),))
 
 
 def _classes(workload: Workload) -> int:
@@ -217,7 +211,6 @@ FRAMES = 16
 """Frames of a clip: what torchvision's video models were trained on, or a multiple of it."""
 FLOW_SIZE = 128
 """Smallest image of RAFT, whose default of 520 by 960 is none of a square."""
-LEAST_BATCH, MOST_BATCH = 4, 32
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
