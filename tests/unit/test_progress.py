@@ -10,7 +10,6 @@ from frameworktax.records import Point, Workload
 from frameworktax.report.growing import WAITING
 from frameworktax.report.words import plus_minus
 from frameworktax.stats import process_interval
-from frameworktax.sweep.executor import ENDED
 
 NAMES = "bert-base, albert, distilbert, funnel, mobilebert, squeezebert, fnet (2 of 2)"
 
@@ -68,7 +67,6 @@ def test_a_log_has_the_end_of_a_session():
     view, out, _ = log()
     view.counts({"open": 40})
     view.session(1, 1, "bert-mini", 60.0)
-    view.phase(ENDED)
     view.counts({"measured": 30, "failed": 5, "open": 5})
     view.ended()
     assert out.getvalue().splitlines()[-1] == "  30 of 40 points measured, 5 failed, 5 left"
@@ -114,19 +112,6 @@ def test_the_picture_says_what_runs_what_is_done_and_what_was_found():
     view.counts({"measured": 14, "open": 36, "given-up": 1})
     view.ended()
     assert "14 of 51 points measured, 1 failed, 36 left; about 14 min left" in shown(view)
-
-
-def test_nodes_of_a_cluster_have_a_line_each_until_they_are_done():
-    view, _, _ = log(live=True)
-    view.session(1, 9, "a", 60.0)
-    for number in range(10):
-        view.phase(f"node 10.0.0.{number} (a100): measuring")
-    view.phase("node 10.0.0.0 (a100): warming up")
-    view.phase(f"node 10.0.0.1 (a100): {ENDED}")
-    lines = shown(view)
-    assert "  node 10.0.0.1 (a100): measuring" not in lines
-    assert sum("measuring" in line or "warming up" in line for line in lines) == 8
-    assert "  and 1 more" in lines
 
 
 def drawn(view, act):

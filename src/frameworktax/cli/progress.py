@@ -25,7 +25,6 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, point_name
 from frameworktax.report.growing import Growing
 from frameworktax.report.render_terminal import drawn
-from frameworktax.sweep.executor import ENDED
 from frameworktax.sweep.values import duration
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ LOG_EVERY_S = 10.0
 DRAW_EVERY_S = 0.5
 DRAW_SHARE = 0.02
 """Share of the time that drawing may take: nothing is timed meanwhile."""
-NODES = 8
-"""Nodes of a cluster that get a line each."""
 BAR_WIDTH = 40
 
 Seconds = Callable[[], float]
@@ -106,7 +103,7 @@ class ProgressView(_Drawing, Reporter):
         self._counts: dict[str, int] = {}
         self._running = 0
         self._session = ""
-        self._phases: dict[str, str] = {}
+        self._phase = ""
         self._done = (0.0, 1.0, "")
         self._next = ""
         self._growing = Growing()
@@ -131,8 +128,7 @@ class ProgressView(_Drawing, Reporter):
         self._running += 1
         self._session = f"session {number} of {total}: {briefly(name)}"
         self._done, self._next = (0.0, 1.0, ""), ""
-        if self._live is None:
-            self._session_line(f"{self._session}; {self._left()}")
+        self._log(f"{self._session}; {self._left()}", often=self._running <= 1 or self._verbose)
         self._draw(at_once=True)
 
     def remaining(self, seconds: float) -> None:
@@ -149,14 +145,13 @@ class ProgressView(_Drawing, Reporter):
         if self._growing.measured(point, medians_ns):
             self._fresh.add(point)
         if self._live is None and (line := self._growing.first_line(point)) is not None:
-            self._line(f"{self._indent()}  {line}", often=not self._session or self._verbose)
+            self._log(f"{self._indent()}  {line}", often=not self._session or self._verbose)
         self._draw()
 
     def setting_up(self, label: str, step: str) -> None:
         """Show that a step of set-up runs beside."""
         self._set_up[label] = (step, self._clock())
-        if self._live is None:
-            self._line(f"{self._indent()}{step}: {label}", often=self._verbose)
+        self._log(f"{self._indent()}{step}: {label}", often=self._verbose)
         self._draw()
 
     def ready(self, label: str) -> None:
@@ -165,23 +160,17 @@ class ProgressView(_Drawing, Reporter):
         self._draw()
 
     def phase(self, text: str) -> None:
-        """Show that a new phase begins; one of a node comes as ``NODE: phase``."""
-        node, _, doing = text.rpartition(": ")
-        self._phases.pop(node, None)
-        if doing != ENDED:
-            self._phases[node] = doing
+        """Show that a new phase begins."""
+        self._phase = text
         self._done, self._next = (0.0, 1.0, ""), ""
-        if self._live is None:
-            self._line(f"{self._indent()}{text}; {self._left()}", often=self._verbose)
+        self._log(f"{self._indent()}{text}; {self._left()}", often=self._verbose)
         self._draw(at_once=True)
 
     def progress(self, done: float, total: float, text: str) -> None:
         """Show how much of the phase is done."""
         self._done = (done, total, text)
-        if self._live is None:
-            doing = next(reversed(self._phases.values()), "")
-            far = f"{doing}: {done:.0f} of {total:.0f}, {text}"
-            self._line(f"{self._indent()}{far}; {self._left()}", often=False)
+        far = f"{self._phase}: {done:.0f} of {total:.0f}, {text}"
+        self._log(f"{self._indent()}{far}; {self._left()}", often=False)
         self._draw()
 
     def now(self, point: Point) -> None:
@@ -193,22 +182,18 @@ class ProgressView(_Drawing, Reporter):
         """Show that a session of a study has ended."""
         self._running -= 1
         self._fresh.clear()
-        if self._live is None:
-            self._session_line(f"  {self._score()}")
+        self._phase = ""
+        self._log(f"  {self._score()}", often=self._running <= 1 or self._verbose)
         self._draw(at_once=True)
 
     # --- what is shown ------------------------------------------------------------------------
 
-    def _line(self, text: str, *, often: bool) -> None:
+    def _log(self, text: str, *, often: bool) -> None:
         """Print a line to a log; seldom, unless it says more than how far the session is."""
         now = self._clock()
-        if often or now - self._printed >= LOG_EVERY_S:
+        if self._live is None and (often or now - self._printed >= LOG_EVERY_S):
             self._printed = now
             self.say(text)
-
-    def _session_line(self, text: str) -> None:
-        """Print a line for a session; seldom, where very many run side by side."""
-        self._line(text, often=self._running <= 1 or self._verbose)
 
     def _indent(self) -> str:
         return "  " if self._session else ""
@@ -255,32 +240,22 @@ class ProgressView(_Drawing, Reporter):
         bar.add_row(ProgressBar(total=max(total, 1e-9), completed=done, width=BAR_WIDTH))
         parts: list[Table | Text] = [bar, _text(score, "bold")]
         parts += [_text(self._session)] if self._session else []
-        parts += map(_text, [*self._doing(), *self._beside()])
+        parts += map(_text, self._steps())
         if (known := self._growing.table()) is not None:
             parts += [Text(), drawn(known, self._console)]
         return Group(*parts)
 
-    def _doing(self) -> list[str]:
-        done, total, text = self._done
-        lines = []
-        for node, doing in list(self._phases.items())[:NODES]:
-            if node:
-                lines.append(f"  {node}: {doing}")
-                continue
-            far = f", {done:.0f} of {total:.0f}, {text}" if text else ""
-            lines.append(f"  {doing}{far}")
-            lines += [f"  next: {self._next}"] if self._next else []
-        more = len(self._phases) - NODES
-        return [*lines, *([f"  and {more} more"] if more > 0 else [])]
-
-    def _beside(self) -> list[str]:
-        """Return what is being set up, in a line."""
-        now = self._clock()
+    def _steps(self) -> list[str]:
+        """Return what is done now, what is next, and what is being set up beside it."""
+        now, (done, total, text) = self._clock(), self._done
+        far = f", {done:.0f} of {total:.0f}, {text}" if text else ""
+        lines = [f"  {self._phase}{far}"] if self._phase else []
+        lines += [f"  next: {self._next}"] if self._next else []
         steps = [
             f"{label} ({step}, {now - begin:.0f} s)"
             for label, (step, begin) in self._set_up.items()
         ]
-        return [f"  set-up: {', '.join(steps)}"] if steps else []
+        return [*lines, f"  set-up: {', '.join(steps)}"] if steps else lines
 
 
 def _text(text: str, style: str = "") -> Text:

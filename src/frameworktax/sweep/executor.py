@@ -40,8 +40,6 @@ LATE = 2.0
 LATE_S = 120.0
 """A job is late at so many times its budget, this much more, and two steps of set-up: what a
 session measures keeps to the budget, what it sets up to a limit for each step."""
-ENDED = "ended"
-"""The phase after the last one of a session."""
 LEAST_SHARE = 0.5
 """Share of a job's time that is left to measuring, however long its set-up may take."""
 
@@ -212,8 +210,6 @@ class LocalExecutor:
             except FrameworktaxError as error:
                 fault = error  # the other jobs of the study go on
                 write_ends(writer, session, without_end(writer.path, job.points), error)
-            finally:
-                self._reporter.phase(ENDED)
         wall_ns = time.monotonic_ns() - begin
         self._setup_s = (wall_ns - measuring.effort.measuring_ns) / 1e9
         return Done(job=job, session=session, wall_ns=wall_ns, error=fault)
