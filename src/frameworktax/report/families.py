@@ -75,7 +75,8 @@ class Family:
         groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for m in self.measurements:
             if m.latency_ns is None:
-                reason = m.reason or "; ".join(n.text for n in m.notes) or "no reason was recorded"
+                notes = {n.code: n.text for n in m.notes}
+                reason = m.reason or notes.get("too-few-blocks", "no reason was recorded")
                 groups[m.runtime, m.status, reason].append(m.workload.batch)
         every = sorted({m.workload.batch for m in self.measurements})
         rows = []
