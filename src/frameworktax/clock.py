@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from resource import RUSAGE_THREAD, getrusage
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _opened = threading.local()
@@ -36,19 +37,9 @@ def queued_ns(path: Path = SCHEDSTAT) -> int | None:
         return None
 
 
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # Linux alone counts for a thread
-
-    def waits() -> int | None:
-        """Return None: how often a thread waited is not known here."""
-        return None
-
-else:
-
-    def waits() -> int | None:
-        """Return how often the calling thread gave its processor up to wait; None if not known."""
-        return getrusage(RUSAGE_THREAD).ru_nvcsw
+def waits() -> int | None:
+    """Return how often the calling thread gave its processor up to wait; None if not known."""
+    return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
 Queue = tuple[int | None, int | None]

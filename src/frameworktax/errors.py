@@ -24,19 +24,26 @@ Fault = Literal["failed", "unavailable", "timeout", "out-of-memory", "crashed"]
 
 
 class FrameworktaxError(Exception):
-    """Base of the tree; the message is one line that says what to do next."""
+    """Base of the tree; the message is one line that says what to do next.
+
+    ``status`` is what a measuring process answers that ends a step with it.
+    """
 
     exit_code = 1
+    status: str = "failed"
 
 
 class UsageError(FrameworktaxError):
     """What was asked for cannot be."""
 
     exit_code = 2
+    status = "usage"
 
 
 class UserModelError(UsageError):
     """The user's own model function is missing, raises, or returns something else."""
+
+    status = "user-model"
 
 
 class StoreError(FrameworktaxError):
@@ -63,6 +70,8 @@ class WorkerError(FrameworktaxError):
     Attributes:
         status: which ``Fault`` it was.
     """
+
+    status: Fault
 
     def __init__(self, status: Fault, message: str) -> None:
         super().__init__(message)

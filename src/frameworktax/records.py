@@ -115,14 +115,7 @@ class Workload:
         return replace(self, batch=0)
 
 
-_LATER: dict[str, Any] = {
-    "length_mean": None,
-    "length_sd": None,
-    "new_tokens": None,
-    "kv_cache": None,
-    "channels_last": False,
-    "trust_remote_code": False,
-}
+_LATER = {f.name: f.default for f in fields(Workload)[11:]}
 """Workload fields younger than the first stores, left out of a key while they say nothing."""
 
 
@@ -275,14 +268,7 @@ class Estimate(HtmlRepr):
 
     def at(self, value: float, low: float, high: float) -> Estimate:
         """Return another value and interval of the same confidence, method and number of values."""
-        return Estimate(
-            value=value,
-            low=low,
-            high=high,
-            confidence=self.confidence,
-            method=self.method,
-            n=self.n,
-        )
+        return replace(self, value=value, low=low, high=high)
 
 
 # --- raw records, one JSON line each in a store ---------------------------------------------

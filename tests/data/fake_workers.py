@@ -71,7 +71,7 @@ class FakeWorker:
         self.started = "started"
         self.signals: list[str] = []
 
-    def request(self, method: Any, timeout_s: float, **given: Any) -> Any:
+    def request(self, method: Any, timeout_s: float, *_: Any, **given: Any) -> Any:
         request = SimpleNamespace(step=method.__name__, **given)
         host, name = self.host, self.runtime
         if not self.alive:
@@ -126,12 +126,8 @@ class FakeWorker:
     def stop(self) -> None:
         self.signals.append("stop")
 
-    def go_on(self) -> bool:
+    def go_on(self) -> None:
         self.signals.append("go on")
-        return self.alive
-
-    def stopped_ns(self, begin_ns: int, end_ns: int) -> int:
-        return 0
 
     def kill(self) -> None:
         self.alive = False

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -89,9 +90,13 @@ def children() -> list[str]:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def is_gone(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return state(pid) == "Z"
     except OSError:
         return True
 
@@ -217,14 +222,16 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
 
     def spawn(label, variables, libraries):
         environment = {**os.environ, **host.worker_environment(1), **variables}
+        forks = None if libraries is None else templates
         begun.append(
-            Worker(label, environment=environment, templates=templates, libraries=libraries)
+            Worker(label, environment=environment, templates=forks, libraries=libraries or ())
         )
         return begun[-1]
 
     try:
         series.start(0, spawn, Gate(templates), 120.0)
-        (worker,) = begun
+        first, worker = begun
+        assert not first.alive
         assert worker.started == "started" and series.workers[0] is worker
         assert [note.code for note in worker.notes] == ["not-forked"]
         (note,) = series.notes
@@ -243,8 +250,8 @@ def test_threads_that_a_library_ends_before_a_fork_do_not_matter(begin, tmp_path
 
 CRASH = ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV during load at ")
 SHOUT = ("print('x' * 10**7, flush=True); os._exit(4)", "crashed", "exited with code 4 during load")
-RAISE = ("raise ValueError('no')", None, "ValueError: no")
-MEMORY = ("torch.ones(2**40)", None, "RuntimeError")
+RAISE = ("raise ValueError('no')", "user-model", "ValueError: no")
+MEMORY = ("torch.ones(2**40)", "user-model", "RuntimeError")
 
 
 @pytest.mark.parametrize(
@@ -300,16 +307,35 @@ def test_an_end_before_the_beginning(tmp_path):
     made.close()
 
 
-def test_a_stopped_process_is_not_even_imported_for(tmp_path):
+def test_nothing_is_imported_while_templates_pause(tmp_path):
     made = Templates()
+    template = made.get(dict(os.environ), LIBRARIES)
+    above = made.get(dict(os.environ))
+    made.pause()
+    assert not template.is_ready
+    while state(above.process.number) != "T" and not above.is_ready:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert not template.is_ready  # nor does it become so
+    made.go_on()
     worker = Worker("test", templates=made, libraries=LIBRARIES)
-    worker.stop()
-    with pytest.raises(TimeoutError):
-        worker._process.begun(0.5)
-    assert worker.go_on()
-    assert worker.request(Server.memory, LIMIT_S) > 0
+    assert worker.request(Server.memory, LIMIT_S) > 0 and worker.started == "forked"
     worker.kill()
     made.close()
+
+
+def test_a_process_that_is_forked_while_all_is_stopped_is_stopped(begin):
+    worker = begin()
+    worker.stop()
+    asked = threading.Thread(target=worker.request, args=(Server.memory, LIMIT_S), daemon=True)
+    asked.start()
+    while not (worker._process and worker._process.number):
+        time.sleep(0.01)
+    while state(worker._process.number) != "T":
+        time.sleep(0.01)
+    worker.go_on()
+    asked.join(LIMIT_S)
+    assert not asked.is_alive()
 
 
 def test_nothing_is_left_behind(tmp_path):

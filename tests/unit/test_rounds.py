@@ -26,7 +26,6 @@ from frameworktax.measure.schedule import (
     cost_s,
     narrowing,
     processes_differ,
-    rounds_left,
 )
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.setup import Setup
@@ -42,7 +41,6 @@ from frameworktax.records import (
     Workload,
     to_json,
 )
-from frameworktax.stats import process_interval, relative_half_width
 from frameworktax.store import upkeep
 from frameworktax.store.columns import columns
 from frameworktax.testing import FakeRuntime
@@ -62,7 +60,7 @@ class FakeWorker:
         self.printed_bytes = 0
         self.started, self.notes = "started", []
 
-    def request(self, method, timeout_s, **given):
+    def request(self, method, *_, **given):
         do = method.__name__
         self.asked.append(do)
         if do == "block":
@@ -141,7 +139,7 @@ def test_each_block_is_followed_by_a_sample_of_the_same_process_and_round(tmp_pa
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
-        rounds.first(list(series.runs.values()))
+        rounds.first(list(series.runs.values()), 2)
     for worker in series.workers.values():
         assert [do for do in worker.asked if do != "pin"] == ["block", "sample"] * 2
     records, _ = store.read(tmp_path / "s")
@@ -156,7 +154,7 @@ def test_a_session_killed_after_any_record_is_a_whole_store(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series]) as rounds:
-        rounds.first(list(series.runs.values()))
+        rounds.first(list(series.runs.values()), 2)
         rounds._bench.recorder.subjects(
             series, Described(facts={1: Facts(flops=7)}, has_twin=False)
         )
@@ -296,7 +294,7 @@ def test_what_is_compared_is_timed_side_by_side_in_an_order_drawn_anew(tmp_path)
         everything.append(series)
     with rounds_of(tmp_path, everything) as rounds:
         for _ in range(4):
-            rounds.first([run for s in everything for run in s.runs.values()])
+            rounds.first([run for s in everything for run in s.runs.values()], 2)
     named = {p.key(): (p.workload.batch, s.runtime) for s in everything for p in s.points.values()}
     assert len(named) == 9
     orders = {}
@@ -362,7 +360,7 @@ def test_telling_batches_are_profiled_first_and_the_budget_ends_it(tmp_path):
     with rounds_of(tmp_path, [series], budget_s=10.0) as rounds:
         answer = series.workers[0].request
 
-        def request(method, timeout_s, **given):
+        def request(method, timeout_s, *_, **given):
             if method is Server.device:
                 asked.append(given["batch"])
                 rounds._clock.work(3_000_000_000)
@@ -407,7 +405,7 @@ def test_processes_of_others_on_the_device_are_noted(tmp_path, processes, others
     with rounds_of(tmp_path, [series]) as rounds:
         # The budget ended before the set-up did.
         setting_up = Mock()
-        rounds._bench.gate.start(lambda: setting_up)
+        rounds._bench.gate._at_work.add(setting_up)
         rounds.profile()
     records, _ = store.read(tmp_path / "s")
     (written,) = [r for r in records if isinstance(r, Attribution)]
@@ -440,15 +438,6 @@ def test_a_batch_may_take_longer_to_warm_up_on_a_device(tmp_path):
     assert limits == [30.0, 5.0]
     there.runtime = SimpleNamespace(compiles=True)  # each batch size anew
     assert Setup._bind_limit_s(setup, there, 8) == setup._plan.setup_limit_s
-
-
-def test_rounds_left_follow_from_the_width_of_the_interval():
-    medians = [[100.0], [110.0], [120.0]]
-    width = relative_half_width(process_interval(medians))
-    assert rounds_left(medians, 1.001 * width / 2) == 3  # half the width: four times the blocks
-    assert rounds_left(medians, 0.0001) == (MAX_BLOCKS - 3) // 3
-    assert rounds_left(medians, 1.0) == 1  # up to the fewest blocks that are judged
-    assert rounds_left([[100.0]], 0.03) == MAX_BLOCKS - 1  # one block has no interval
 
 
 @pytest.mark.parametrize(

@@ -35,24 +35,20 @@ def bound(first_ns):
 class FakeWorker:
     """Prepares in 41 s and leaves a file; its first call takes 30 s."""
 
-    def __init__(self, folder, stopped_share=0.0):
+    def __init__(self, folder):
         self.folder = folder
-        self.stopped_share = stopped_share
         self.asked = []
         self.alive = True
         self.printed_bytes = 0
         self.started, self.notes = "started", []
 
-    def request(self, method, timeout_s, **given):
+    def request(self, method, *_, **given):
         self.asked.append(method)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "program.bin").write_bytes(b"x" * 2_000)
         if method is Server.prepare:
             return 41_000_000_000
         return bound(first_ns=30_000_000_000)
-
-    def stopped_ns(self, begin_ns, end_ns):
-        return round(self.stopped_share * (end_ns - begin_ns))
 
     def kill(self):
         self.alive = False
@@ -97,14 +93,15 @@ def test_what_compiles_at_its_first_call_is_timed_by_it(tmp_path):
     assert [note.code for note in later.notes] == ["set-up-reused"]
 
 
-def test_time_in_which_blocks_of_others_are_timed_is_no_set_up(tmp_path):
+def test_time_in_which_blocks_of_others_are_timed_is_no_set_up(tmp_path, monkeypatch):
     """A process that sets up is stopped meanwhile, and its own clock goes on."""
+    gate = Gate(Templates())
+    monkeypatch.setattr(gate, "quiet_ns", lambda begin_ns, end_ns: (end_ns - begin_ns) // 2)
     exported, compiled = (series(tmp_path / kind.__name__, kind) for kind in (Prepares, Compiles))
-    worker = FakeWorker(exported.folder, stopped_share=0.5)
-    exported.prepare(lambda: worker, Gate(Templates()), 1.0)
+    exported.prepare(lambda: FakeWorker(exported.folder), gate, 1.0)
     assert exported.setup_ns == 20_500_000_000
-    compiled.workers[0] = FakeWorker(compiled.folder, stopped_share=0.5)
-    compiled.bind(0, 1, Gate(Templates()), 1.0, 1.0)
+    compiled.workers[0] = FakeWorker(compiled.folder)
+    compiled.bind(0, 1, gate, 1.0, 1.0)
     assert compiled.setup_ns == 15_000_000_000
 
 
@@ -214,44 +211,18 @@ class PreparesAndCompiles(Prepares):
     name, compiles = "slow", True
 
 
-def test_two_processes_export_and_one_compiles(tmp_path, monkeypatch):
-    both, asked = threading.Barrier(2, timeout=600), []
+def test_what_compiles_is_exported_last(tmp_path, monkeypatch):
+    asked = []
 
-    def prepare(self, series, process):
-        asked.append((series.runtime.name, process is self._second))
-        if not series.runtime.compiles:
-            both.wait()
+    def prepare(self, series):
+        asked.append(series.runtime.name)
         return False
 
     monkeypatch.setattr(Setup, "_describe", lambda *_: Described(facts={}, has_twin=False))
-    monkeypatch.setattr(Setup, "_has_room_for_two", lambda _: True)
     monkeypatch.setattr(Setup, "_prepare", prepare)
-    set_up(
-        tmp_path, *(series(tmp_path, kind) for kind in (PreparesAndCompiles, Prepares, PreparesToo))
-    )
-    assert {second for _, second in asked[:2]} == {True, False}
-    assert {name for name, _ in asked[:2]} == {"fake", "too"}
-    assert asked[2:] == [("slow", False)]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "in_place", "room"),
-    [(1, "", True), (10**9, "", False), (None, "", False), (1, "x", False)],
-)
-def test_a_second_export_needs_memory_and_a_process(
-    tmp_path, monkeypatch, parameters, in_place, room
-):
-    monkeypatch.setattr(host, "memory_available_bytes", lambda: 8 << 30)
-    monkeypatch.setattr(host, "usable_cpus", lambda: (0, 1))
-    plan = Plan(points=(POINT,), folder=tmp_path, in_place=in_place)
-    with store.Writer(tmp_path / "s", "session") as writer:
-        bench = made_bench(plan, [], writer, tmp_path / "t", None)
-        setup = Setup(bench, None, None)
-    assert not setup._has_room_for_two()
-    setup._described[POINT.workload] = Described(
-        facts={1: Facts(parameters=parameters)}, has_twin=False
-    )
-    assert setup._has_room_for_two() == room
+    kinds = (PreparesAndCompiles, Prepares, PreparesToo)
+    set_up(tmp_path, *(series(tmp_path, kind) for kind in kinds))
+    assert asked == ["fake", "too", "slow"]
 
 
 class ForwardOnly(FakeRuntime):

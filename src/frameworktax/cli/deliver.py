@@ -166,7 +166,11 @@ class Output:
 
         out = console(stderr=True)
         if self._verbose:
-            introduce(out)
+            from frameworktax.measure.recorder import this_environment
+            from frameworktax.report.render_terminal import print_blocks
+            from frameworktax.report.run_blocks import environment_blocks
+
+            print_blocks(environment_blocks(this_environment()), out, full=True)
         return ProgressView(out, budget_s, verbose=self._verbose)
 
     @contextmanager
@@ -258,15 +262,6 @@ def console(*, stderr: bool = False) -> Console:
         return Strict(stderr=stderr, highlight=False, soft_wrap=False)
     aside = cast("IO[str]", Aside(sys.stderr))
     return Strict(file=aside, stderr=True, highlight=False, soft_wrap=False)
-
-
-def introduce(out: Console) -> None:
-    """Print what measures, and on which machine: for ``--verbose``."""
-    from frameworktax.measure.recorder import this_environment
-    from frameworktax.report.render_terminal import print_blocks
-    from frameworktax.report.run_blocks import environment_blocks
-
-    print_blocks(environment_blocks(this_environment()), out, full=True)
 
 
 def into_nothing(descriptor: int) -> None:

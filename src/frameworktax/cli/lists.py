@@ -30,17 +30,18 @@ def list_models(as_json: AsJson = False) -> None:
     from frameworktax import models
 
     rows = models.describe_names()
-    families = [r["family"] for r in rows]
-    columns = 4 if any(r["missing"] for r in rows) else 3  # room for the others
+    above = [None, *(r["family"] for r in rows)]
     print_list(
         rows,
         as_json,
-        ["model", "family", "what it is", "missing"][:columns],
+        ["model", "family", "what it is"],
         [  # one family after the other, named once
-            [r["name"], r["family"] * (r["family"] != above), r["summary"], r["missing"] or ""][
-                :columns
+            [
+                r["name"],
+                "" if r["family"] == family else r["family"],
+                "; ".join(filter(None, (r["summary"], r["missing"]))),
             ]
-            for r, above in zip(rows, ["", *families], strict=False)
+            for r, family in zip(rows, above, strict=False)
         ],
     )
     if not as_json:

@@ -30,11 +30,9 @@ COUNTS = ("parameters", "flops", "macs", "operators")
 
 
 class KnownModels:
-    """Reads and writes what is known of models whose name and version define them.
+    """Reads and writes, in this user's cache, what is known of models that their names define.
 
-    Args:
-        cache: this user's.
-        live: see ``Plan``; nothing is known of a live module.
+    Nothing is known of a live module (see ``Plan``).
     """
 
     def __init__(self, cache: Path, live: Any = None) -> None:

@@ -49,11 +49,7 @@ def end(folder: Path) -> None:
 
 
 def end_of_dead(cache: Path) -> None:
-    """End and remove what sessions left that were killed: processes, and temporary files.
-
-    Args:
-        cache: where sessions have the folders that are their ``TMPDIR``.
-    """
+    """End and remove what killed sessions with this cache left: processes, and temporary files."""
     found = list(_all(cache.resolve()))
     alive = {one.folder for one in found if one.kept}
     _end([one for one in found if one.folder not in alive])

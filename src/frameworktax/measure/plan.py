@@ -35,6 +35,8 @@ DEFAULT_PRECISE_S = 20.0
 DEFAULT_SETUP_LIMIT_S = 300.0
 DEFAULT_PROCESSES = 3
 MOST_PROCESSES = 100
+LARGEST = 2**31 - 1
+"""Largest size of a dimension that every runtime counts."""
 NEW_TOKENS = 16
 KV_CACHE = "dynamic"
 
@@ -174,7 +176,7 @@ def points_for(
     """Return the grid batch × runtime × precision over one workload.
 
     Raises:
-        UsageError: a batch below 1, an unknown runtime or precision, an empty axis.
+        UsageError: a size that cannot be, an unknown runtime or precision, an empty axis.
     """
     workload = completed(workload)
     batch_list, precision_list = list(batches), list(precisions)
@@ -185,9 +187,16 @@ def points_for(
     for precision in precision_list:
         if precision not in PRECISIONS:
             raise UsageError(f"no precision '{precision}'; choose from {', '.join(PRECISIONS)}")
-    for batch in batch_list:
-        if batch < 1:
-            raise UsageError(f"batch {batch} cannot be; give 1 or more, as in --batch 1,2,4")
+    if min(batch_list) < 1:
+        raise UsageError(f"batch {min(batch_list)} cannot be; give 1 or more, as in --batch 1,2,4")
+    for option, size in (
+        ("batch", max(batch_list)),
+        ("length", workload.length),
+        ("image-size", workload.image_size),
+        ("new-tokens", workload.new_tokens),
+    ):
+        if size is not None and size > LARGEST:
+            raise UsageError(f"--{option} is too large; give {LARGEST} at most")
     return tuple(
         Point(
             workload=replace(workload, batch=batch, precision=precision),

@@ -24,7 +24,7 @@ import msgspec
 
 from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
 from frameworktax.measure.protocol import Failure
-from frameworktax.measure.template import Forked, Interpreter, Order, Templates
+from frameworktax.measure.template import Forked, Interpreter, Order, Template, Templates
 from frameworktax.measure.worker import MODULE, Server
 from frameworktax.records import Note, Started
 
@@ -39,6 +39,7 @@ SETS_UP = ("describe", "prepare", "load", "draw")
 
 P = ParamSpec("P")
 A = TypeVar("A")
+R = TypeVar("R")
 Step = Callable[Concatenate[Server, P], A]
 """A method of ``Server``: its name is that of the step in messages."""
 
@@ -66,7 +67,7 @@ class Tail:
 
 
 class Worker:
-    """One measuring process."""
+    """One measuring process, begun by the first request."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Worker:
         templates: Templates | None = None,
         libraries: tuple[str, ...] = (),
     ) -> None:
-        """Begin it.
+        """Say what is to be begun.
 
         Args:
             label: for messages.
@@ -90,43 +91,46 @@ class Worker:
         self.notes: list[Note] = []
         self._memory_bytes = memory_bytes
         self._environment = {**os.environ, **(environment or {})}
+        self._templates = templates
+        self._libraries = libraries
+        self._process: Interpreter | Forked | None = None
+        self._channel: socket.socket
+        self._output: Tail
+        self._buffer = b""
+        self._is_stopped = False
         self._ended = False
         self._changing = threading.Lock()
-        """Held while the process is another, so that none is begun after the end."""
-        self._template = None if templates is None else templates.get(self._environment, libraries)
-        self._process: Interpreter | Forked
-        self._begin()
-        self._buffer = b""
+        """Held where one is begun, stopped or ended, so that none is begun after the end."""
         self._death: WorkerError | None = None
         """Why it ended; raised again by a later request."""
         self._asking = threading.RLock()
         """Held while an answer is awaited: the descriptor is not closed under that thread."""
-        self._stops: list[tuple[int, int]] = []
-        """When it was stopped and went on, ns of the monotonic clock."""
-        self._stopped_at: int | None = None
 
-    def _begin(self) -> None:
-        """Have the template fork the process; start an interpreter where there is none."""
-        self._channel, theirs = socket.socketpair()
-        ours, output = os.pipe()
-        self._output = Tail(ours)
-        memory, variables = self._memory_bytes, self._environment
-        try:
-            with theirs:
-                channel = theirs.fileno()
-                if self._template is None:
-                    words = MODULE, str(channel), str(memory)
-                    self._process = Interpreter(words, variables, channel, output)
-                else:
-                    cpus = tuple(os.sched_getaffinity(0))
-                    order = Order("", variables.get("TMPDIR", ""), cpus, memory)
-                    self._process = self._template.fork(order, (channel, output))
-        finally:
-            os.close(output)
+    def _begin(self, template: Template | None) -> None:
+        """Have a template fork the process; start an interpreter where there is none."""
+        with self._changing:
+            if self._ended:
+                raise ConnectionAbortedError("ended before it was there")
+            self._channel, theirs = socket.socketpair()
+            ours, output = os.pipe()
+            self._output = Tail(ours)
+            memory, variables = self._memory_bytes, self._environment
+            try:
+                with theirs:
+                    channel = theirs.fileno()
+                    if template is None:
+                        words = MODULE, str(channel), str(memory)
+                        self._process = Interpreter(words, variables, channel, output)
+                    else:
+                        cpus = tuple(os.sched_getaffinity(0))
+                        order = Order("", variables.get("TMPDIR", ""), cpus, memory)
+                        self._process = template.fork(order, (channel, output))
+            finally:
+                os.close(output)
 
     @property
-    def started(self) -> Started:
-        """How the process came to be."""
+    def started(self) -> Started | None:
+        """How the process came to be, None where none did."""
         return "forked" if isinstance(self._process, Forked) else "started"
 
     @property
@@ -137,25 +141,38 @@ class Worker:
     @property
     def printed_bytes(self) -> int:
         """How much it has printed."""
-        return self._output.total_bytes
+        return self._output.total_bytes if self._process is not None else 0
 
-    def request(self, method: Step[P, A], timeout_s: float, *_: P.args, **given: P.kwargs) -> A:
-        """Ask and wait for the answer; time in which it is stopped does not count.
+    def request(
+        self,
+        method: Step[P, A],
+        timeout_s: float,
+        clock: Callable[[], int] = time.monotonic_ns,
+        *_: P.args,
+        **given: P.kwargs,
+    ) -> A:
+        """Ask and wait for the answer.
+
+        The time limit is by ``clock``, in ns: a gate's stands still while the process is stopped.
 
         Raises:
             WorkerError: the worker crashed, hung, ran out of memory, or the step failed.
             UsageError: what was asked for cannot be, in the worker's own words.
         """
         step = method.__name__
+        end_ns = clock() + round(timeout_s * 1e9)
+
+        def left_s() -> float:
+            return max(LEAST_S, (end_ns - clock()) / 1e9)  # 0 would mean not to wait
+
         with self._asking:
             if self._ended:
                 if self._death is not None:
                     raise WorkerError(self._death.status, str(self._death))
                 raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
-            begin = time.monotonic_ns()
             try:
-                deadline_ns = begin - self.stopped_ns(0, begin) + round(timeout_s * 1e9)
-                line = self._exchange(pickle.dumps((step, given)), deadline_ns)
+                self._make_ready(left_s)
+                line = self._exchange(pickle.dumps((step, given)), left_s)
             except TimeoutError as error:
                 self.kill()
                 text = f"{step} not done after {timeout_s:.0f} s, ended"
@@ -166,81 +183,49 @@ class Worker:
                 raise self._death from error
         return decode(method, line)
 
-    def _exchange(self, data: bytes, deadline_ns: int) -> bytes:
-        """Send a request and return the answer's line; raises TimeoutError, ConnectionError.
+    def _make_ready(self, left_s: Callable[[], float]) -> None:
+        """Begin the process where there is none, and wait until it is there."""
+        if self._process is None:
+            template = None
+            if self._templates is not None:
+                template = self._templates.get(self._environment, self._libraries)
+            self._begin(template)
+        forked = self._process
+        if not isinstance(forked, Forked) or forked.number is not None:
+            return
+        if not _patiently(forked.begun, left_s):
+            self._channel.close()
+            self._begin(None)
+            text = f"started, and not forked: {forked.refusal or 'the template ended'}"
+            self.notes.append(Note("not-forked", text))
+        with self._changing:
+            if self._is_stopped and not self._ended and self._process is not None:
+                self._process.signal(signal.SIGSTOP)
 
-        The clock of ``deadline_ns`` stands still while the process is stopped.
-        """
-        if self._process.number is None:
-            self._await_fork(deadline_ns)
-        self._channel.settimeout(self._left_s(deadline_ns))
+    def _exchange(self, data: bytes, left_s: Callable[[], float]) -> bytes:
+        """Send a request and return the answer's line; raises TimeoutError, ConnectionError."""
+
+        def receive(timeout_s: float) -> bytes:
+            self._channel.settimeout(timeout_s)
+            return self._channel.recv(1 << 20)
+
+        self._channel.settimeout(left_s())
         self._channel.sendall(data)
         while b"\n" not in self._buffer:
-            self._channel.settimeout(self._left_s(deadline_ns))
-            try:
-                chunk = self._channel.recv(1 << 20)
-            except TimeoutError:
-                if self._left_s(deadline_ns) > LEAST_S:  # it was stopped meanwhile
-                    continue
-                raise
+            chunk = _patiently(receive, left_s)
             if not chunk:
                 raise ConnectionResetError("the other end is closed")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _await_fork(self, deadline_ns: int) -> None:
-        """Wait until the process is there; start one where the template cannot fork."""
-        forked = self._process
-        while isinstance(forked, Forked):
-            try:
-                if forked.begun(self._left_s(deadline_ns)):
-                    return
-                break
-            except TimeoutError:
-                if self._left_s(deadline_ns) <= LEAST_S:  # else it was stopped meanwhile
-                    raise
-        with self._changing:
-            if self._ended:
-                raise ConnectionAbortedError("ended before it was there")
-            self._start_instead(forked, "the template ended")
-
-    def start_instead(self, reason: str) -> Worker:
-        """Have a started process take the place of the forked one; what that held is lost."""
-        with self._asking, self._changing:
-            if not self._ended:
-                self._start_instead(self._process, reason)
-        return self
-
-    def _start_instead(self, forked: Interpreter | Forked, reason: str) -> None:
-        if isinstance(forked, Forked):
-            forked.end()
-            text = f"started, and not forked: {forked.refusal or reason}"
-            self.notes.append(Note("not-forked", text))
-            self._channel.close()
-            self._template = None
-            self._begin()
-
-    def _left_s(self, deadline_ns: int) -> float:
-        """Return the seconds to wait; none at all would mean not to wait, and to raise an error."""
-        now = time.monotonic_ns()
-        return max(LEAST_S, (deadline_ns + self.stopped_ns(0, now) - now) / 1e9)
-
-    def stopped_ns(self, begin_ns: int, end_ns: int) -> int:
-        """Return for how long it was stopped between two moments of the monotonic clock."""
-        stopped_at = self._stopped_at
-        stops = list(self._stops)
-        if stopped_at is not None and stopped_at not in dict(stops):  # else it went on just now
-            stops.append((stopped_at, end_ns))
-        overlaps = (min(end_ns, end) - max(begin_ns, begin) for begin, end in stops)
-        return sum(overlap for overlap in overlaps if overlap > 0)
-
     def _cause(self, step: str) -> WorkerError:
         """Return why the process ended."""
-        if self._ended:
+        process = self._process
+        if self._ended or process is None:
             return WorkerError("failed", f"ended from outside during {step}")
         try:
-            code = self._process.wait(GRACE_S)
+            code = process.wait(GRACE_S)
         except TimeoutError:
             self.kill()
             return WorkerError("crashed", f"closed its pipe during {step}")
@@ -253,25 +238,22 @@ class Worker:
             return WorkerError(
                 "out-of-memory", f"killed by the kernel during {step}, most likely out of memory"
             )
-        if code < 0:
-            name = signal.Signals(-code).name
-            return WorkerError("crashed", f"{name} during {step}{where}")
-        return WorkerError("crashed", f"exited with code {code} during {step}{where}")
+        how = f"exited with code {code}" if code >= 0 else signal.Signals(-code).name
+        return WorkerError("crashed", f"{how} during {step}{where}")
 
     def stop(self) -> None:
         """Have its whole process group take no processor time until ``go_on``."""
-        if not self._ended:  # once it is waited for, its number may be another's
-            self._process.stop()
-            self._stopped_at = self._stopped_at or time.monotonic_ns()
+        self._signal(signal.SIGSTOP)
 
-    def go_on(self) -> bool:
-        """Let it run again; False where it has ended meanwhile."""
-        if self._stopped_at is not None:
-            self._stops.append((self._stopped_at, time.monotonic_ns()))
-        self._stopped_at = None
-        if not self._ended:
-            self._process.go_on()
-        return not self._process.is_over
+    def go_on(self) -> None:
+        """Let it run again."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, which: signal.Signals) -> None:
+        with self._changing:
+            self._is_stopped = which == signal.SIGSTOP
+            if self._process is not None and not self._ended:  # else its number may be another's
+                self._process.signal(which)
 
     def kill(self) -> None:
         """End the whole process group now; a thread that awaits its answer is woken."""
@@ -279,6 +261,8 @@ class Worker:
             if self._ended:
                 return
             self._ended = True
+        if self._process is None:
+            return
         self._process.end()
         with contextlib.suppress(OSError):  # its end is closed already
             self._channel.shutdown(socket.SHUT_RDWR)
@@ -286,12 +270,22 @@ class Worker:
             self._channel.close()
 
 
+def _patiently(wait: Callable[[float], R], left_s: Callable[[], float]) -> R:
+    """Wait for as long as is left by a clock that may stand still meanwhile."""
+    while True:
+        try:
+            return wait(left_s())
+        except TimeoutError:
+            if left_s() <= LEAST_S:
+                raise
+
+
 class _ServerInPlace(Server):
     def pin(self, *, cpus: tuple[int, ...]) -> None:
         """Do nothing: pinning the caller's process would outlive the measurement."""
 
 
-class InPlace:
+class InPlace(Worker):
     """Answers like ``Worker``, from this process; time limits do not apply.
 
     Only for a live module that cannot be sent to a process of its own (a class defined inside a
@@ -299,40 +293,30 @@ class InPlace:
     and a fault of the model is a fault of the caller. Such results carry the note ``in-place``.
     """
 
-    printed_bytes = 0
-    started: Started | None = None
-    notes: tuple[Note, ...] = ()
+    started = None
 
     def __init__(self, label: str) -> None:
-        self.label = label
-        self.alive = True
+        super().__init__(label)
         self._server = _ServerInPlace()
 
-    def request(self, method: Step[P, A], timeout_s: float, *_: P.args, **given: P.kwargs) -> A:
+    def request(
+        self,
+        method: Step[P, A],
+        timeout_s: float,
+        clock: Callable[[], int] = time.monotonic_ns,
+        *_: P.args,
+        **given: P.kwargs,
+    ) -> A:
         """Do what is asked, now; raises as ``Worker.request`` does."""
         answer: A | Failure = self._server.answer(method.__name__, given)
         if isinstance(answer, Failure):
             raise problem(method.__name__, answer)
         return answer
 
-    def stop(self) -> None:
-        """Do nothing: this process does nothing but what it is asked."""
-
-    def stopped_ns(self, begin_ns: int, end_ns: int) -> int:
-        """Return 0: it is never stopped."""
-        return 0
-
-    def go_on(self) -> bool:
-        """Return True: it is still here."""
-        return True
-
     def kill(self) -> None:
         """Let go of the model."""
-        self.alive = False
+        super().kill()
         self._server = _ServerInPlace()
-
-
-AnyWorker = Worker | InPlace
 
 
 class Gate:
@@ -340,27 +324,20 @@ class Gate:
 
     Whatever starts, loads, exports or compiles is *at work*. While a block is timed or sampled, all
     that is at work is stopped (SIGSTOP to its process group) and nothing new begins; a step's time
-    limit does not count that time.
-
-    Args:
-        templates: whose imports are set-up, too.
+    limit does not count that time. The imports of templates are set-up, too.
     """
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
         self._turn = threading.RLock()
-        self._at_work: set[AnyWorker] = set()
-
-    def start(self, make: Callable[[], AnyWorker]) -> AnyWorker:
-        """Start a process; it is at work until it has answered once."""
-        with self._turn:
-            worker = make()
-            self._at_work.add(worker)
-            return worker
+        self._at_work: set[Worker] = set()
+        self._quiet: list[tuple[int, int]] = []
+        """Begin and end of each time in which blocks were timed, ns of the monotonic clock."""
+        self._quiet_since: int | None = None
 
     def ask(
         self,
-        worker: AnyWorker,
+        worker: Worker,
         method: Step[P, A],
         timeout_s: float,
         *arguments: P.args,
@@ -370,12 +347,12 @@ class Gate:
         with self._turn:
             self._at_work.add(worker)
         try:
-            return worker.request(method, timeout_s, *arguments, **given)
+            return worker.request(method, timeout_s, self.clock, *arguments, **given)
         finally:
             with self._turn:
                 self._at_work.discard(worker)
 
-    def at_work(self) -> set[AnyWorker]:
+    def at_work(self) -> set[Worker]:
         """Return the processes that set something up now."""
         with self._turn:
             return set(self._at_work)
@@ -384,6 +361,7 @@ class Gate:
     def quiet(self) -> Iterator[None]:
         """Stop what is at work until the end of the block."""
         with self._turn:
+            begin_ns = self._quiet_since = time.monotonic_ns()
             stopped = list(self._at_work)
             for worker in stopped:
                 worker.stop()
@@ -394,6 +372,21 @@ class Gate:
                 self._templates.go_on()
                 for worker in stopped:
                     worker.go_on()
+                self._quiet.append((begin_ns, time.monotonic_ns()))
+                self._quiet_since = None
+
+    def quiet_ns(self, begin_ns: int, end_ns: int) -> int:
+        """Return for how long blocks were timed between two moments of the monotonic clock."""
+        since, quiet = self._quiet_since, list(self._quiet)
+        if since is not None and since not in dict(quiet):  # else it has ended just now
+            quiet.append((since, end_ns))
+        overlaps = (min(end_ns, end) - max(begin_ns, begin) for begin, end in quiet)
+        return sum(overlap for overlap in overlaps if overlap > 0)
+
+    def clock(self) -> int:
+        """Return the monotonic clock, ns, less the time in which blocks were timed."""
+        now = time.monotonic_ns()
+        return now - self.quiet_ns(0, now)
 
 
 def decode(method: Step[P, A], line: bytes) -> A:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -229,46 +230,40 @@ class Recorder:
 
 
 class EffortClock:
-    """Adds up what the session's own thread spends its time on: set-up, measuring, calls in that.
-
-    Args:
-        clock: to read time from.
-    """
+    """Adds up what the session's own thread spends time on: set-up, measuring, calls in that."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._wall_ns = clock.wall_ns
         self._begin_ns = clock.wall_ns()
-        self._setup_ns = 0
-        self._measuring_ns = 0
-        self._measuring_since: int | None = None
+        self._spent_ns = {"set-up": 0, "measuring": 0}
+        self._now: tuple[str, int] | None = None
+        """What time is spent on now, and since when."""
         self._calls_ns = 0
 
     @property
     def measured_s(self) -> float:
         """What is charged to the time budget until now."""
-        return self._measured_ns() / 1e9
+        return self._until_now_ns("measuring") / 1e9
 
-    def _measured_ns(self) -> int:
-        since = self._measuring_since
-        return self._measuring_ns + (self._clock.wall_ns() - since if since is not None else 0)
+    def _until_now_ns(self, what: str) -> int:
+        now = self._wall_ns() - self._now[1] if self._now and self._now[0] == what else 0
+        return self._spent_ns[what] + now
 
     @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
+    def _spending(self, what: str) -> Iterator[None]:
+        self._now = what, self._wall_ns()
+        try:
+            yield
+        finally:
+            self._spent_ns[what], self._now = self._until_now_ns(what), None
+
+    def measuring(self) -> AbstractContextManager[None]:
         """Charge what is inside to the time budget: warm-up, blocks, samples, pauses."""
-        self._measuring_since = self._clock.wall_ns()
-        try:
-            yield
-        finally:
-            self._measuring_ns, self._measuring_since = self._measured_ns(), None
+        return self._spending("measuring")
 
-    @contextlib.contextmanager
-    def setting_up(self) -> Iterator[None]:
+    def setting_up(self) -> AbstractContextManager[None]:
         """Account for time in which nothing could be measured yet."""
-        begin = self._clock.wall_ns()
-        try:
-            yield
-        finally:
-            self._setup_ns += self._clock.wall_ns() - begin
+        return self._spending("set-up")
 
     def called(self, found: Block | Attribution | Places) -> None:
         """Count the time in calls of the model, timed or sampled."""
@@ -283,9 +278,9 @@ class EffortClock:
         """Return what it was until now."""
         return Effort(
             session=session,
-            wall_ns=self._clock.wall_ns() - self._begin_ns,
-            setup_ns=self._setup_ns,
-            measuring_ns=self._measured_ns(),
+            wall_ns=self._wall_ns() - self._begin_ns,
+            setup_ns=self._until_now_ns("set-up"),
+            measuring_ns=self._until_now_ns("measuring"),
             calls_ns=self._calls_ns,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from typing import Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.measure import schedule
-from frameworktax.measure.process import AnyWorker, P, Step
+from frameworktax.measure.process import P, Step, Worker
 from frameworktax.measure.recorder import Bench
 from frameworktax.measure.schedule import Runs
 from frameworktax.measure.series import PointRun, Series
@@ -44,13 +45,15 @@ TELLING = (1, 8, 64)
 """Batch sizes that are asked about first: where the time ends, they say most."""
 
 
-class Rounds:
-    """Measures in rounds, and writes down what it finds.
+def by_point(runs: Runs) -> Runs:
+    """Return one run of each point."""
+    return list({(run.series, run.batch): run for run in runs}.values())
 
-    Args:
-        bench: of the session.
-        cpus: to pin measuring processes to.
-        seed: of the order in a round.
+
+class Rounds:
+    """Measures in rounds, in an order by ``seed``, and writes down what it finds.
+
+    Measuring processes are pinned to ``cpus``.
     """
 
     def __init__(self, bench: Bench, *, cpus: Sequence[int], seed: str) -> None:
@@ -59,7 +62,7 @@ class Rounds:
         self._cpus = tuple(cpus)
         self._random = random.Random(seed)
         self._round = 0  # counts on through the session: a block's identity holds it
-        self._pinned: set[AnyWorker] = set()
+        self._pinned: set[Worker] = set()
         self._ended_ns: dict[schedule.Group, int] = {}
 
     @property
@@ -76,9 +79,7 @@ class Rounds:
         placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
         return self._plan.budget_s - self._bench.effort.measured_s - asking_s - placing_s
 
-    def first(
-        self, runs: Runs, rounds: int = schedule.FIRST_ROUNDS, beside: Sequence[PointRun] = ()
-    ) -> None:
+    def first(self, runs: Runs, rounds: int, beside: Sequence[PointRun] = ()) -> None:
         """Make the first rounds of runs, sampled; the first is made in order.
 
         ``beside`` are timed before them, for ratios, and not sampled again.
@@ -125,19 +126,18 @@ class Rounds:
     def precise(self, keep_s: float = 0.0) -> None:
         """Give rounds to the group whose intervals narrow most per second, until all are done.
 
-        Args:
-            keep_s: of the time budget, for other processes.
+        ``keep_s`` of the time budget are left to other processes.
         """
         while (left_s := self._precise_s(keep_s)) > 0:
             open_groups = [
                 (gain / schedule.rounds_s(runs), runs)
                 for group in self.groups()
                 if (runs := self._open(group))
-                if (gain := max(map(schedule.narrowing, self._by_run(runs))))
+                if (gain := max(schedule.narrowing(run.of_point) for run in runs))
             ]
             if not open_groups:
                 return
-            self._bench.reporter.remaining(self._estimate_s([runs for _, runs in open_groups]))
+            self._bench.reporter.remaining(left_s)
             now = self._clock.wall_ns()
             due = [(gain, runs) for gain, runs in open_groups if self._due_ns(runs) <= now]
             if not due:  # nothing else is left to do
@@ -192,17 +192,6 @@ class Rounds:
 
     # --- what is worth a round ------------------------------------------------------------------
 
-    def _medians(self, runs: Runs) -> dict[tuple[Series, int], list[list[float]]]:
-        """Return the medians of each point of a group, of processes that have ended too."""
-        return {
-            (one.series, one.batch): [
-                run.medians
-                for run in one.series.runs.values()
-                if run.batch == one.batch and run.medians
-            ]
-            for one in {(run.series, run.batch): run for run in runs}.values()
-        }
-
     def _open(self, group: Runs) -> Runs:
         """Return the runs of a group that another round is for; none where all are done.
 
@@ -210,40 +199,20 @@ class Rounds:
         that both were in. Twins were not asked for, and the floor is no comparison: they stay for
         their first blocks only.
         """
-        asked, beside = [], []
-        for run, medians in zip(group, self._by_run(group), strict=True):
-            if run.series.is_compared:
-                asked.append(run)
-            elif sum(map(len, medians)) < MIN_BLOCKS:
-                beside.append(run)
-        points = list(self._medians(asked).values())
+        asked = [run for run in group if run.series.is_compared]
+        others = [run for run in group if not run.series.is_compared]
+        beside = [run for run in others if sum(map(len, run.of_point)) < MIN_BLOCKS]
+        points = [run.of_point for run in by_point(asked)]
         is_done = schedule.processes_differ(points) or all(
             schedule.has_converged(medians, self._plan.until) for medians in points
         )
         return beside if is_done else asked + beside
 
-    def _by_run(self, runs: Runs) -> list[list[list[float]]]:
-        medians = self._medians(runs)
-        return [medians[run.series, run.batch] for run in runs]
-
     def _due_ns(self, runs: Runs) -> int:
         ended = self._ended_ns.get(schedule.group_of(runs[0].series, runs[0].batch))
-        is_alone = max(len(one) for one in self._medians(runs).values()) < 2
+        is_alone = max(len(run.of_point) for run in runs) < 2
         alone_s = min(ALONE_SPACING_S, ALONE_SPACING_SHARE * self._plan.budget_s)
         return 0 if ended is None else ended + round((alone_s if is_alone else SPACING_S) * 1e9)
-
-    def _estimate_s(self, groups: list[Runs]) -> float:
-        """Return how long it takes until every point has converged, or the budget is spent."""
-        total = 0.0
-        for runs in groups:
-            asked = [
-                medians
-                for run, medians in zip(runs, self._by_run(runs), strict=True)
-                if run.series.is_compared and medians
-            ]
-            rounds = max((schedule.rounds_left(one, self._plan.until) for one in asked), default=1)
-            total += rounds * schedule.rounds_s(runs)
-        return min(total, self._precise_s())
 
     # --- one round ------------------------------------------------------------------------------
 
@@ -268,10 +237,10 @@ class Rounds:
                         run, Server.sample, batch=run.batch, duration_ns=schedule.SAMPLE_NS
                     )
         self._round += 1
-        for (series, batch), medians in self._medians(runs).items():
-            self._ended_ns[schedule.group_of(series, batch)] = self._clock.wall_ns()
-            if medians:
-                self._bench.reporter.measured(series.points[batch], medians)
+        for run in by_point(runs):
+            self._ended_ns[schedule.group_of(run.series, run.batch)] = self._clock.wall_ns()
+            if medians := run.of_point:
+                self._bench.reporter.measured(run.point, medians)
 
     def _drawn(self, runs: Runs) -> Runs:
         """Return runs in an order drawn anew, what is compared side by side.
@@ -395,7 +364,7 @@ class Rounds:
         series, worker = run.series, run.series.workers[run.process]
         try:
             timeout_s = 60.0 + 40 * run.call_ns / 1e9
-            found = worker.request(method, timeout_s, *arguments, **given)
+            found = worker.request(method, timeout_s, time.monotonic_ns, *arguments, **given)
         except WorkerError as error:
             run.notes.append(Note("not-attributed", f"where the time goes is missing: {error}"))
             if not worker.alive:

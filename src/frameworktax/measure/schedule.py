@@ -140,15 +140,6 @@ def next_visit(ready: Points, left_s: float, joined_s: float = 0.0) -> Points:
     return chosen
 
 
-def first_rounds(ready: Points, processes: int, left_s: float) -> int:
-    """Return how many rounds pass A makes: one where pass B is certain to follow it.
-
-    It is where all of both, for what is ready, takes no more than half of what is left.
-    """
-    whole_s = sum(cost_s(series, batch) * series.processes(processes) for series, batch in ready)
-    return 1 if processes > 1 and whole_s < left_s / 2 else FIRST_ROUNDS
-
-
 def stop_linear(everything: Iterable[Series], recorder: Recorder) -> None:
     """Leave out the larger batches of plainly linear curves, and of their twins."""
     found = list(everything)
@@ -156,11 +147,7 @@ def stop_linear(everything: Iterable[Series], recorder: Recorder) -> None:
         larger = sorted(series.open - series.failed)
         if not larger or series.is_twin:
             continue
-        medians: dict[int, list[list[float]]] = {}
-        for run in series.runs.values():
-            if run.medians:
-                medians.setdefault(run.batch, []).append(run.medians)
-        curve = {batch: process_interval(values) for batch, values in medians.items()}
+        curve = {batch: process_interval(series.medians(batch)) for batch in series.measured}
         reason = why_linear({batch: one for batch, one in curve.items() if one})
         if reason is None:
             continue
@@ -300,11 +287,3 @@ def narrowing(medians: Sequence[Sequence[float]]) -> float:
     width = 1.0 if few else min(1.0, relative_half_width(process_interval(medians)))
     blocks = count / len(medians) if medians else 0
     return width * (1 - math.sqrt(blocks / (blocks + 1)))
-
-
-def rounds_left(medians: Sequence[Sequence[float]], until: float) -> int:
-    """Estimate the rounds, one at least, until an interval is narrow: it does with √blocks."""
-    count = sum(map(len, medians))
-    width = relative_half_width(process_interval(medians))
-    wanted = MAX_BLOCKS if math.isinf(width) else min(MAX_BLOCKS, count * (width / until) ** 2)
-    return max(1, math.ceil((max(MIN_BLOCKS, wanted) - count) / len(medians)))

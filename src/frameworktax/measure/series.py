@@ -16,7 +16,7 @@ from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, own_entry, private_file, remove
 from frameworktax.measure import timing
-from frameworktax.measure.process import AnyWorker, Gate, Worker
+from frameworktax.measure.process import Gate, Worker
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import ASKS_FOR_DEVICES, libraries_in
 from frameworktax.models.user import BEGINS_OTHERS
@@ -24,8 +24,9 @@ from frameworktax.records import DEPLOYED, FLOOR, REFERENCE, By, Note, Point, Wo
 from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.runtimes.deployment import configuration
 
-Spawn = Callable[[str, Mapping[str, str], tuple[str, ...]], AnyWorker]
-"""Label, further environment variables, libraries that the model is made of → a process to ask."""
+Spawn = Callable[[str, Mapping[str, str], tuple[str, ...] | None], Worker]
+"""Label, further environment variables, libraries that a template has imported (None: it is not to
+be forked) → a process to ask."""
 READY = "ready.json"
 """Written last into a folder of prepared files: the folder is complete."""
 VERSIONED = ("torchvision:", "timm:")
@@ -62,7 +63,12 @@ class PointRun:
         return self.series.points[self.batch]
 
     @property
-    def worker(self) -> AnyWorker | None:
+    def of_point(self) -> list[list[float]]:
+        """Block medians of the point, ns, of each process that timed it, ended or not."""
+        return self.series.medians(self.batch)
+
+    @property
+    def worker(self) -> Worker | None:
         """The process, None where it has ended."""
         return self.series.workers.get(self.process)
 
@@ -74,6 +80,11 @@ class Series:
     Attributes:
         points: by batch size.
         folder: of what is prepared.
+        workload: at its smallest batch.
+        is_eager: others are compared with it.
+        is_floor: it does nothing: the harness's own cost.
+        is_deployed: it is a deployment, which is measured without its model.
+        is_twin: it is the width-shrunk twin of another series.
         timed: False for an eager series that only serves as the reference of parity.
         is_beside: True for the floor where it was not asked for.
         ready: whether process 0 has loaded the model, and is no longer the set-up's to ask.
@@ -95,7 +106,7 @@ class Series:
     is_beside: bool = False
     ready: bool = False
     open: set[int] = field(init=False)
-    workers: dict[int, AnyWorker] = field(default_factory=dict)
+    workers: dict[int, Worker] = field(default_factory=dict)
     runs: dict[tuple[int, int], PointRun] = field(default_factory=dict)
     bound: dict[tuple[int, int], PointRun] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
@@ -108,11 +119,12 @@ class Series:
 
     def __post_init__(self) -> None:
         self.open = set(self.points)
-
-    @property
-    def workload(self) -> Workload:
-        """The workload at its smallest batch."""
-        return self.points[min(self.points)].workload
+        name = self.runtime.name
+        self.is_eager, self.is_floor, self.is_deployed = (
+            name == one for one in (REFERENCE, FLOOR, DEPLOYED)
+        )
+        self.workload = self.points[min(self.points)].workload
+        self.is_twin = self.workload.twin
 
     @property
     def target(self) -> Target:
@@ -135,26 +147,6 @@ class Series:
         """Return the point of eager whose outputs those of this batch are compared with."""
         workload = replace(self.reference, batch=batch)
         return replace(self.points[batch], runtime=REFERENCE, workload=workload)
-
-    @property
-    def is_eager(self) -> bool:
-        """Whether others are compared with this."""
-        return self.runtime.name == REFERENCE
-
-    @property
-    def is_floor(self) -> bool:
-        """Whether this does nothing: the harness's own cost."""
-        return self.runtime.name == FLOOR
-
-    @property
-    def is_deployed(self) -> bool:
-        """Whether this is a deployment, which is measured without its model."""
-        return self.runtime.name == DEPLOYED
-
-    @property
-    def is_twin(self) -> bool:
-        """Whether this is the width-shrunk twin of another series."""
-        return self.workload.twin
 
     @property
     def is_compared(self) -> bool:
@@ -188,6 +180,10 @@ class Series:
         """The batch sizes that have a value, in order."""
         return sorted({run.batch for run in self.runs.values() if run.medians})
 
+    def medians(self, batch: int) -> list[list[float]]:
+        """Return the block medians of a batch size, see ``PointRun.of_point``."""
+        return [run.medians for run in self.runs.values() if run.batch == batch and run.medians]
+
     def processes(self, wanted: int) -> int:
         """How many processes measure it: a twin, a bare reference and the floor need only one."""
         return wanted if self.timed and self.is_compared else 1
@@ -197,18 +193,18 @@ class Series:
         label, variables = f"{self.label}, process {process}", self.runtime.variables()
         for batch in self.points:  # whatever was bound went with the process before
             self.bound.pop((batch, process), None)
-        worker = gate.start(lambda: spawn(label, variables, self.libraries))
-        self.workers[process] = worker
+        worker = self.workers[process] = spawn(label, variables, self.libraries)
         loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
         begins = [note.text for note in loaded.notes if note.code == BEGINS_OTHERS]
-        if begins and isinstance(worker, Worker) and worker.started == "forked":
-            forked = worker
-            gate.start(lambda: forked.start_instead(begins[0]))
+        if begins and worker.started == "forked":
+            worker.kill()
+            worker = self.workers[process] = spawn(label, variables, None)
+            worker.notes.append(Note("not-forked", f"started, and not forked: {begins[0]}"))
             loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
         self.load_ns[process] = loaded.load_ns
         self._add(*loaded.notes)
 
-    def prepare(self, worker: Callable[[], AnyWorker], gate: Gate, timeout_s: float) -> None:
+    def prepare(self, worker: Callable[[], Worker], gate: Gate, timeout_s: float) -> None:
         """Have a set-up process export or compile, unless an earlier session left it ready.
 
         ``worker`` returns that process, and is not called where nothing is to be done;
@@ -226,8 +222,8 @@ class Series:
             took_ns = gate.ask(
                 process, Server.prepare, timeout_s, batches=batches, **self._made_of()
             )
-            begin_ns = time.monotonic_ns() - took_ns  # a process may have begun after it was asked
-            self._mark_ready(took_ns - process.stopped_ns(begin_ns, begin_ns + took_ns))
+            end_ns = time.monotonic_ns()  # a process may have begun after it was asked
+            self._mark_ready(took_ns - gate.quiet_ns(end_ns - took_ns, end_ns))
 
     def _made_of(self) -> dict[str, Any]:
         """Return what ``Server.load`` and ``Server.prepare`` are given."""
@@ -277,8 +273,8 @@ class Series:
         # What compiles at its first call is set up by it; what it has compiled stays in its folder.
         compiles_here = self.runtime.compiles and not self.runtime.prepares
         if compiles_here and self.setup_ns is None and not self._is_ready():
-            stopped_ns = worker.stopped_ns(begin_ns, begin_ns + bound.first_ns)
-            self._mark_ready(bound.first_ns - stopped_ns)
+            end_ns = begin_ns + bound.first_ns
+            self._mark_ready(bound.first_ns - gate.quiet_ns(begin_ns, end_ns))
         run = self.bound[batch, process] = PointRun(
             self,
             batch,

@@ -29,7 +29,7 @@ from frameworktax.host.cache import hold, keep_from_pruning, prune_cache
 from frameworktax.measure import orphans, schedule
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import AnyWorker, Gate, InPlace, Worker
+from frameworktax.measure.process import Gate, InPlace, Worker
 from frameworktax.measure.recorder import Bench, EffortClock, OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import JOINED_S, Rounds
@@ -75,7 +75,7 @@ class MeasuringSession:
         self._templates = templates or Templates()
         self._keeps_templates = templates is not None
         self._held: int | None = None
-        self._spawned: list[AnyWorker] = []
+        self._spawned: list[Worker] = []
         self._stopping = False
         self._tried: set[tuple[Series, int, int]] = set()
         self._spawning = threading.Lock()
@@ -98,7 +98,7 @@ class MeasuringSession:
             sampler=usable_sampler(),
         )
         self._reporter, self._recorder = self._bench.reporter, self._bench.recorder
-        self._gate, self._effort = self._bench.gate, self._bench.effort
+        self._effort = self._bench.effort
         self._outputs = OutputChecks(self._bench)
         self._setup_pool = ThreadPoolExecutor(THREADS)
         self._pool = ThreadPoolExecutor(min(len(host.usable_cpus()), THREADS))
@@ -167,7 +167,7 @@ class MeasuringSession:
             is_over = not self._setup.is_running()  # looked at first: what is ready then, is seen
             self._setup.show()
             if not self._plan.in_place or is_over:  # in place nothing can be stopped
-                self._bind_floor()
+                self._bind_beside()
                 if points := self._next_visit():
                     with self._effort.measuring():
                         self._visit(points)
@@ -182,8 +182,7 @@ class MeasuringSession:
         self._leave_out()
 
     def _next_visit(self) -> Points:
-        is_watched = self._plan.stop_when_linear
-        everything = list(self._series)
+        is_watched, everything = self._plan.stop_when_linear, list(self._series)
         ready = schedule.waiting(everything, stop_when_linear=is_watched)
         ready = schedule.after_eager(ready, everything)
         if not self._rounds.begun:  # one group: the first value is to be there soon
@@ -240,24 +239,20 @@ class MeasuringSession:
         binds = [self._pool.submit(self._bind_all, one, 0, its) for one, its in batches.items()]
         self._await(binds, "warm-up")
         runs = [series.runs[batch, 0] for series, batch in points if (batch, 0) in series.runs]
-        self._bind_references()
+        self._bind_beside()
         self._outputs.compare(points)
         if not self._rounds.begun:
             self._reporter.phase("measuring")
         if runs:
-            self._rounds.first(runs, self._first_rounds(points), self._beside(points))
+            # A curve that may stop needs a true interval.
+            rounds = MIN_BLOCKS if self._plan.stop_when_linear else schedule.FIRST_ROUNDS
+            self._rounds.first(runs, rounds, self._beside(points))
         if self._plan.stop_when_linear:
             schedule.stop_linear(self._series, self._recorder)
 
     def _bind_all(self, series: Series, process: int, batches: Iterable[int]) -> None:
         for batch in batches:
             self._setup.bind(series, process, batch)
-
-    def _first_rounds(self, points: Points) -> int:
-        if self._plan.stop_when_linear:
-            return MIN_BLOCKS  # a curve that may stop needs a true interval
-        ready = [*points, *schedule.waiting(list(self._series))]
-        return schedule.first_rounds(ready, self._plan.processes, self._rounds.left_s)
 
     def _beside(self, points: Points) -> Runs:
         """Return eager's runs at these batch sizes, where measured before: for the ratios."""
@@ -271,22 +266,16 @@ class MeasuringSession:
             if (one.config, batch) in wanted and (batch, 0) in one.runs
         ]
 
-    def _bind_floor(self) -> None:
+    def _bind_beside(self) -> None:
+        """Bind what was not asked for: the floor, and eager where others have been measured."""
         for series in list(self._series):
-            if series.is_beside and series.is_usable:
-                for batch in sorted(series.open):
+            if (series.timed and not series.is_beside) or not series.is_usable:
+                continue
+            mine = [s for s in list(self._series) if s.timed and s.reference == series.config]
+            for batch in sorted(series.open):
+                if series.is_beside or any(batch in s.points and batch not in s.open for s in mine):
+                    series.open.discard(batch)
                     self._setup.bind(series, 0, batch)
-                series.open.clear()
-
-    def _bind_references(self) -> None:
-        """Where eager was not asked for, bind the batch sizes that others have been measured at."""
-        for eager in list(self._series):
-            if not eager.timed and eager.is_usable:
-                mine = [s for s in list(self._series) if s.timed and s.reference == eager.config]
-                for batch in sorted(eager.open):
-                    if any(batch in s.points and batch not in s.open for s in mine):
-                        eager.open.discard(batch)
-                        self._setup.bind(eager, 0, batch)
 
     def _leave_out(self) -> None:
         """Write why points have no value; what set-up would still bring is not waited for."""
@@ -408,34 +397,27 @@ class MeasuringSession:
     def _variables(self, further: Mapping[str, str]) -> dict[str, str]:
         return {**os.environ, **host.worker_environment(self._threads), **further}
 
-    def _spawn(
-        self,
-        label: str,
-        variables: Mapping[str, str],
-        libraries: tuple[str, ...],
-    ) -> AnyWorker:
-        """Start a process; ``variables`` may name another ``TMPDIR`` than the session's."""
+    def _spawn(self, *made_of: Any) -> Worker:
         with self._spawning:
             if self._stopping:
                 raise WorkerError("failed", "the session is ending")
-            variables = {"TMPDIR": str(self._scratch), **variables}
-            worker = self._process(label, variables, libraries)
-            self._spawned.append(worker)
-            return worker
+            self._spawned.append(self._process(*made_of))
+            return self._spawned[-1]
 
     def _process(
         self,
         label: str,
         variables: Mapping[str, str],
-        libraries: tuple[str, ...],
-    ) -> AnyWorker:
+        libraries: tuple[str, ...] | None,
+    ) -> Worker:
+        """Return a process to ask; ``variables`` may name another ``TMPDIR`` than the session's."""
         if not self._plan.in_place:
             return Worker(
                 label,
                 memory_bytes=self._memory_bytes,
-                environment=self._variables(variables),
-                templates=self._templates,
-                libraries=libraries,
+                environment=self._variables({"TMPDIR": str(self._scratch), **variables}),
+                templates=None if libraries is None else self._templates,
+                libraries=libraries or (),
             )
         if set(variables) - {"TMPDIR"}:
             why = "a module measured in place keeps this process's allocator"

@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -73,19 +73,15 @@ class Process:
     number: int | None = None
     """None while it is not there yet."""
 
+    def begun(self, timeout_s: float) -> bool:
+        """Return whether it is there; a forked one is waited for."""
+        return True
+
     def signal(self, which: signal.Signals) -> None:
         """Send a signal to its group; nothing is signalled that is not there yet."""
         if self.number is not None:
             with contextlib.suppress(ProcessLookupError):  # the group is empty
                 os.killpg(self.number, which)
-
-    def stop(self) -> None:
-        """Have it take no processor time until ``go_on``, nor what is imported for it."""
-        self.signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Let it run again."""
-        self.signal(signal.SIGCONT)
 
 
 class Interpreter(Process):
@@ -132,41 +128,47 @@ class Interpreter(Process):
 
 
 class Forked(Process):
-    """A process that a template forks; it may not be there yet.
+    """A process that a template forks; it is there once ``begun`` has said so.
 
     Args:
         status: the template writes here what becomes of the process; closing it ends the process.
-        template: that forks it.
     """
 
-    def __init__(self, status: socket.socket, template: Template) -> None:
+    def __init__(self, status: socket.socket) -> None:
         self._status = status
-        self._template = template
-        self._news = threading.Condition()
+        self._hearing = threading.Lock()
+        self._is_over = False
         self._code: int | None = None
-        self.is_over = False
-        """Whether nothing more is heard of it: it has ended, or its template has."""
         self.refusal = ""
         """Why there is no such process."""
-        threading.Thread(target=self._listen, daemon=True).start()
 
-    def _listen(self) -> None:
-        """Take in what the template writes, until one of both ends closes the connection."""
-        with self._status, contextlib.suppress(OSError):  # reset
-            while message := self._status.recv(MESSAGE_BYTES):
-                self._take(*message.split(b" ", 1))
-        self._take(b"over", b"")
-
-    def _take(self, word: bytes, rest: bytes) -> None:
-        with self._news:
+    def _hear(self, timeout_s: float | None) -> None:
+        """Take in what the template says next; raises TimeoutError where that is nothing."""
+        with self._hearing:
+            if self._is_over:
+                return
+            self._status.settimeout(timeout_s)
+            try:
+                word, _, rest = self._status.recv(MESSAGE_BYTES).partition(b" ")
+            except (TimeoutError, BlockingIOError) as error:
+                raise TimeoutError from error
+            except OSError:  # reset
+                word, rest = b"", b""
             if word == b"number":
                 self.number = int(rest)
             elif word == b"refused":
                 self.refusal = rest.decode()
-            else:
-                self._code = int(rest) if word == b"code" else self._code
-                self.is_over = True
-            self._news.notify_all()
+            else:  # an exit code, or the end of the template
+                self._code = int(rest) if word == b"code" else None
+                self._is_over = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is heard of it: it has ended, or its template has."""
+        with contextlib.suppress(TimeoutError):
+            while not self._is_over:
+                self._hear(0)
+        return self._is_over
 
     def begun(self, timeout_s: float) -> bool:
         """Wait until it is there; return False where it will not be.
@@ -174,7 +176,8 @@ class Forked(Process):
         Raises:
             TimeoutError: neither in time.
         """
-        self._wait(lambda: self.is_over or self.number is not None, timeout_s)
+        while not self._is_over and self.number is None:
+            self._hear(timeout_s)
         return self.number is not None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
@@ -185,42 +188,33 @@ class Forked(Process):
         Raises:
             TimeoutError: it still runs.
         """
-        self._wait(lambda: self.is_over, timeout_s)
+        while not self._is_over:
+            self._hear(timeout_s)
         return self._code
-
-    def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
-        with self._news:
-            if not self._news.wait_for(done, timeout_s):
-                raise TimeoutError
-
-    def stop(self) -> None:
-        """Have it take no processor time until ``go_on``, nor what is imported for it."""
-        if self._template.is_ready:
-            with contextlib.suppress(TimeoutError):  # a moment
-                self.begun(GRACE_S)
-        else:
-            self._template.pause()
-        super().stop()
-
-    def go_on(self) -> None:
-        """Let it run again."""
-        self._template.go_on()
-        super().go_on()
 
     def end(self) -> None:
         """End its group, wherever it is on its way; its number is free after that."""
         self.signal(signal.SIGKILL)
         if self.number is not None:
             self.wait()
-        with contextlib.suppress(OSError):  # it is closed: the template has ended
+        with contextlib.suppress(OSError):  # the template has ended
             self._status.shutdown(socket.SHUT_RDWR)
 
 
 class Template:
-    """One template, as a session has it; ``control`` takes its orders."""
+    """One template, as a session has it.
 
-    def __init__(self, process: Interpreter | Forked, control: socket.socket) -> None:
-        self._process = process
+    Args:
+        process: itself.
+        control: takes its orders.
+        above: the template that forks it, None for a started one.
+    """
+
+    def __init__(
+        self, process: Interpreter | Forked, control: socket.socket, above: Template | None = None
+    ) -> None:
+        self.process = process
+        self.above = above
         self._control = control
         self._sending = threading.Lock()
         self._is_ready = False
@@ -239,7 +233,7 @@ class Template:
         """Fork a template that has imported a library more."""
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            return Template(self.fork(Order(library=library), (theirs.fileno(),)), control)
+            return Template(self.fork(Order(library=library), (theirs.fileno(),)), control, self)
 
     def fork(self, order: Order, descriptors: Sequence[int]) -> Forked:
         """Have it fork; the process is there later, once the template has imported everything.
@@ -251,12 +245,7 @@ class Template:
             message = json.dumps(order).encode()
             with self._sending, contextlib.suppress(OSError):  # it has ended: so the status says
                 socket.send_fds(self._control, [message], [*descriptors, theirs.fileno()])
-        return Forked(status, self)
-
-    @property
-    def alive(self) -> bool:
-        """Whether it takes orders, now or once it has imported everything."""
-        return not self._process.is_over
+        return Forked(status)
 
     @property
     def is_ready(self) -> bool:
@@ -265,24 +254,14 @@ class Template:
             self._is_ready = self._is_ready or bool(self._control.recv(1, socket.MSG_DONTWAIT))
         return self._is_ready
 
-    def pause(self) -> None:
-        """Have its own imports take no processor time until ``go_on``."""
-        if self.alive and not self.is_ready:
-            self._process.stop()
-
-    def go_on(self) -> None:
-        """Let it run again."""
-        if self.alive:
-            self._process.go_on()
-
     def close(self) -> None:
         """End it, and what it has forked."""
-        if self.alive and not self.is_ready:  # it imports, and hears nothing
-            self._process.signal(signal.SIGKILL)
+        if not (self.process.is_over or self.is_ready):  # it imports, and hears nothing
+            self.process.signal(signal.SIGKILL)
         self._control.close()
         with contextlib.suppress(TimeoutError):
-            self._process.wait(GRACE_S)
-        self._process.end()
+            self.process.wait(GRACE_S)
+        self.process.end()
 
 
 _Kind = tuple[tuple[tuple[str, str], ...], str]
@@ -302,13 +281,11 @@ class Templates:
         environment: Mapping[str, str],
         libraries: tuple[str, ...] = (),
     ) -> Template | None:
-        """Return a template for processes with these libraries; None where there can be none.
+        """Return a template for processes with these libraries; None where imports end it.
 
         It is begun and may still import: what it is to fork is forked afterwards. ``environment``
         has all variables of the process to fork, whose ``TMPDIR`` does not matter.
         """
-        if not hasattr(os, "pidfd_open"):  # other systems than Linux
-            return None
         variables = {name: value for name, value in environment.items() if name != "TMPDIR"}
         kind = (tuple(sorted(variables.items())), str(Path.cwd()))
         if "TMPDIR" in os.environ:
@@ -321,7 +298,7 @@ class Templates:
     ) -> Template | None:
         found = self._found.get((kind, libraries))
         if found is not None:
-            if found.alive:
+            if not found.process.is_over:
                 return found
             if not found.is_ready:  # its imports end it, and would again
                 return None
@@ -340,14 +317,17 @@ class Templates:
         """Have those that still import take no processor time until ``go_on``."""
         with self._finding:
             self._paused = [one for one in self._found.values() if not one.is_ready]
-            for template in self._paused:
-                template.pause()
+            for one in self._paused:
+                if one.above not in self._paused:  # it is forked at this moment, or there
+                    with contextlib.suppress(TimeoutError):
+                        one.process.begun(GRACE_S)
+                one.process.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let those run again."""
         with self._finding:
-            for template in self._paused:
-                template.go_on()
+            for one in self._paused:
+                one.process.signal(signal.SIGCONT)
             self._paused = []
 
     def close(self) -> None:
@@ -381,8 +361,6 @@ class _Server:
     def __init__(self, control: socket.socket, library: str = "") -> None:
         self._control = control
         self._refusal = _refusal(library)
-        self._kept = _descriptors() - {control.fileno()}
-        """What its imports have opened is for what is forked, too."""
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
         self._children: dict[int, _Child] = {}
@@ -432,17 +410,15 @@ class _Server:
         for descriptor in descriptors:
             os.close(descriptor)
         if number > 0:
-            self._watch(_Child(number, status, os.pidfd_open(number)))
+            child = _Child(number, status, os.pidfd_open(number))
+            for descriptor, events in ((status.fileno(), 0), (child.ended, select.POLLIN)):
+                self._children[descriptor] = child
+                self._poller.register(descriptor, events)
             return None
         with contextlib.suppress(OSError):
             status.send(f"refused {refusal}".encode())
         status.close()
         return None
-
-    def _watch(self, child: _Child) -> None:
-        for descriptor, events in ((child.status.fileno(), 0), (child.ended, select.POLLIN)):
-            self._children[descriptor] = child
-            self._poller.register(descriptor, events)
 
     def _report_end(self, child: _Child) -> None:
         """Report an exit code; the number stays taken until it is let go."""
@@ -475,10 +451,11 @@ class _Server:
         if os.getppid() != parent:
             os._exit(1)
         self._control.close()
-        for child in self._children.values():
-            child.status.close()
-        for descriptor in _descriptors() - self._kept - {*descriptors, status.fileno()}:
-            os.close(descriptor)
+        for number, child in self._children.items():  # by either descriptor
+            if number == child.ended:
+                os.close(child.ended)
+            else:
+                child.status.close()
         if not order.library:
             _settle(order)
             for descriptor in (1, 2):
@@ -527,16 +504,6 @@ def _refusal(library: str) -> str:
     if processes:
         return f"{library} starts processes as soon as it is imported"
     return ""
-
-
-def _descriptors() -> set[int]:
-    """Return the descriptors that are open in this process."""
-    found = set()
-    for entry in list(Path("/proc/self/fd").iterdir()):
-        with contextlib.suppress(OSError):  # the one that listed them
-            os.fstat(int(entry.name))
-            found.add(int(entry.name))
-    return found
 
 
 def _is_hung_up(connection: socket.socket) -> bool:

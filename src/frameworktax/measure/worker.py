@@ -28,14 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from frameworktax import runtimes
-from frameworktax.errors import (
-    FrameworktaxError,
-    UsageError,
-    UserModelError,
-    WorkerError,
-    is_out_of_memory,
-    one_line,
-)
+from frameworktax.errors import FrameworktaxError, UsageError, is_out_of_memory, one_line
 from frameworktax.measure import protocol, timing
 from frameworktax.records import Attribution, Block, By, Places, Workload
 from frameworktax.runtimes.base import Target
@@ -69,12 +62,7 @@ class Server:
         try:
             return getattr(self, step)(**given)
         except FrameworktaxError as error:
-            status = "usage" if isinstance(error, UsageError) else "failed"
-            if isinstance(error, UserModelError):
-                status = "user-model"
-            if isinstance(error, WorkerError):
-                status = error.status
-            failure = protocol.Failure(status=status, message=str(error))
+            failure = protocol.Failure(status=error.status, message=str(error))
         except MemoryError as error:
             failure = protocol.Failure(status="out-of-memory", message=one_line(error))
         except Exception as error:  # noqa: BLE001 - the boundary to foreign code: models, engines
