@@ -35,7 +35,6 @@ from frameworktax.records import (
     Block,
     LeftOut,
     Measurement,
-    Note,
     Point,
     Record,
     Run,
@@ -288,12 +287,9 @@ def run_plan(
             for point in without_end(writer.path, plan.points):
                 writer.write(LeftOut(session=session, point=point, reason=INTERRUPTED))
         finally:
-            if isinstance(plan.live, str):
+            if plan.live is not None:
                 Path(plan.live).unlink(missing_ok=True)
     records, notes = store.read(writer.path)
-    if plan.in_place:
-        text = f"measured in the calling process, which is noisier: {plan.in_place}"
-        notes.append(Note("in-place", text))
     run = document(earlier + records, plan.until, asked)
     results = Results(replace(run, notes=run.notes + tuple(notes)), folder)
     if isinstance(ended, NothingMeasuredError):

@@ -5,7 +5,7 @@ import pytest
 
 import frameworktax as ft
 from frameworktax.attribution import probe
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, UserModelError
 
 torch = pytest.importorskip("torch")
 
@@ -47,7 +47,6 @@ def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path, monkeypatch
     assert module.training  # the caller's own module is as it was
     if probe() is None:
         which_layer_pays(found["eager", 1])
-    assert "in-place" not in [n.code for n in results.run.notes]
     left = {path.name for path in cache.iterdir()} - {"machine-code"}  # of installed libraries
     assert left == set()  # neither the module, nor what was made from it, nor scratch
     assert [p.suffix for p in (tmp_path / "s").iterdir()] == [".jsonl"]
@@ -68,26 +67,13 @@ def which_layer_pays(point):
         assert sum(one.bill_ns.get(line, 0.0) for one in point.layers) == pytest.approx(ns)
 
 
-def test_a_module_that_cannot_travel_is_measured_in_place_with_a_note(tmp_path):
+def test_a_module_that_cannot_travel_is_refused(tmp_path):
     import threading
 
     module = Scale()
     module.lock = threading.Lock()  # no lock can be pickled
-
-    module.__deepcopy__ = lambda memo: module
-    results = ft.measure(
-        module,
-        torch.randn(1, 16),
-        runtimes="eager",
-        batch=1,
-        time_budget=600,
-        until=0.5,
-        store=tmp_path / "s",
-    )
-    (found,) = [m for m in results if m.runtime == "eager"]
-    assert found.status == "ok"
-    note = next(n for n in results.run.notes if n.code == "in-place")
-    assert "lock" in note.text
+    with pytest.raises(UserModelError, match=r"lock.*file\.py:function"):
+        ft.measure(module, torch.randn(1, 16), runtimes="eager", store=tmp_path / "s")
 
 
 def test_a_live_module_needs_inputs(tmp_path):

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -35,7 +34,7 @@ class KnownModels:
     Nothing is known of a live module (see ``Plan``).
     """
 
-    def __init__(self, cache: Path, live: Any = None) -> None:
+    def __init__(self, cache: Path, live: str | None = None) -> None:
         self._cache = cache
         self._live = live
 

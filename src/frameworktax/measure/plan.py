@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from frameworktax import host, models
 from frameworktax import runtimes as registry
 from frameworktax.attribution import call_stacks, probe
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, UserModelError, nearest, one_line
 from frameworktax.models import ragged
 from frameworktax.models.user import Live, send
 from frameworktax.records import (
@@ -61,10 +60,7 @@ class Plan:
             that takes little, ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a
             store, because what lies here is run.
-        live: file holding a live module sent from Python; the ``models.user.Live`` itself where
-            it is measured in place; None otherwise.
-        in_place: why the live module cannot be sent to another process, so that it is measured in
-            this one; empty where it can.
+        live: file holding a live module sent from Python; None otherwise.
         deployment: folder that the runtime ``deployed`` is loaded from.
         stop_when_linear: leave out larger batches once latency grows as fast as the batch.
 
@@ -83,8 +79,7 @@ class Plan:
     setup_option: str = "--setup-limit"
     twin: str = "auto"
     by: str = "none"
-    live: Any = None
-    in_place: str = ""
+    live: str | None = None
     deployment: Path | None = None
     stop_when_linear: bool = False
 
@@ -263,14 +258,20 @@ def plan_for(
 
 
 def with_live(plan: Plan, live: Live) -> Plan:
-    """Send a live module to processes of its own, or measure it in place where it cannot go."""
+    """Send a live module to the measuring processes.
+
+    Raises:
+        UserModelError: it cannot be sent.
+    """
     path = plan.folder / f"live-{new_session_id()}.pkl"
     try:
         send(live, path)
-    except Exception as error:  # noqa: BLE001 - pickling runs the module's own code: any error
+    except Exception as error:  # pickling runs the module's own code: any error
         path.unlink(missing_ok=True)
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return replace(plan, live=live, in_place=reason, processes=1)
+        raise UserModelError(
+            f"the module cannot be sent to the measuring processes ({one_line(error)[:200]}); "
+            "write a function that builds it, and give file.py:function"
+        ) from error
     return replace(plan, live=str(path.resolve()))
 
 

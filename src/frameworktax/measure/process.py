@@ -3,8 +3,7 @@
 Where a template (``measure.template``) can fork one it is forked, otherwise an interpreter is
 started; both answer alike. A worker's faults end as ``WorkerError`` with a status and a reason: a
 crash with its signal and Python line, an out-of-memory kill, a hang. Its stdout and stderr are
-drained into a bounded tail, however much it prints. ``InPlace`` answers the same requests in this
-very process. ``Gate`` stops set-up while something is timed.
+drained into a bounded tail, however much it prints. ``Gate`` stops set-up while something is timed.
 """
 
 from __future__ import annotations
@@ -129,8 +128,8 @@ class Worker:
                 os.close(output)
 
     @property
-    def started(self) -> Started | None:
-        """How the process came to be, None where none did."""
+    def started(self) -> Started:
+        """How the process came to be."""
         return "forked" if isinstance(self._process, Forked) else "started"
 
     @property
@@ -278,45 +277,6 @@ def _patiently(wait: Callable[[float], R], left_s: Callable[[], float]) -> R:
         except TimeoutError:
             if left_s() <= LEAST_S:
                 raise
-
-
-class _ServerInPlace(Server):
-    def pin(self, *, cpus: tuple[int, ...]) -> None:
-        """Do nothing: pinning the caller's process would outlive the measurement."""
-
-
-class InPlace(Worker):
-    """Answers like ``Worker``, from this process; time limits do not apply.
-
-    Only for a live module that cannot be sent to a process of its own (a class defined inside a
-    function, a handle to a device): the caller's other threads and caches are then in the numbers,
-    and a fault of the model is a fault of the caller. Such results carry the note ``in-place``.
-    """
-
-    started = None
-
-    def __init__(self, label: str) -> None:
-        super().__init__(label)
-        self._server = _ServerInPlace()
-
-    def request(
-        self,
-        method: Step[P, A],
-        timeout_s: float,
-        clock: Callable[[], int] = time.monotonic_ns,
-        *_: P.args,
-        **given: P.kwargs,
-    ) -> A:
-        """Do what is asked, now; raises as ``Worker.request`` does."""
-        answer: A | Failure = self._server.answer(method.__name__, given)
-        if isinstance(answer, Failure):
-            raise problem(method.__name__, answer)
-        return answer
-
-    def kill(self) -> None:
-        """Let go of the model."""
-        super().kill()
-        self._server = _ServerInPlace()
 
 
 class Gate:

@@ -102,7 +102,7 @@ class Series:
     points: dict[int, Point]
     folder: Path
     timed: bool = True
-    live: Any = None
+    live: str | None = None
     is_beside: bool = False
     ready: bool = False
     open: set[int] = field(init=False)
@@ -311,7 +311,7 @@ def series_of(
     points: tuple[Point, ...],
     cache: Path,
     scratch: Path,
-    live: Any,
+    live: str | None,
     *,
     timed: bool = True,
     deployment: Path | None = None,

@@ -29,7 +29,7 @@ from frameworktax.host.cache import hold, keep_from_pruning, prune_cache
 from frameworktax.measure import orphans, schedule
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import Gate, InPlace, Worker
+from frameworktax.measure.process import Gate, Worker
 from frameworktax.measure.recorder import Bench, EffortClock, OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import JOINED_S, Rounds
@@ -68,7 +68,7 @@ class MeasuringSession:
         self._session = session
         self._scratch = plan.folder.absolute() / f"{orphans.NAME}{session}"
         self._sent: Path | None = None
-        if isinstance(plan.live, str):  # it goes with the scratch folder, however the session ends
+        if plan.live is not None:  # it goes with the scratch folder, however the session ends
             self._sent = Path(plan.live)
             plan = replace(plan, live=str(self._scratch / self._sent.name))
         self._plan = plan
@@ -166,14 +166,13 @@ class MeasuringSession:
         while True:
             is_over = not self._setup.is_running()  # looked at first: what is ready then, is seen
             self._setup.show()
-            if not self._plan.in_place or is_over:  # in place nothing can be stopped
-                self._bind_beside()
-                if points := self._next_visit():
-                    with self._effort.measuring():
-                        self._visit(points)
-                    continue
-                if self._rounds.begun and self._rounds.left_s <= 0:
-                    break
+            self._bind_beside()
+            if points := self._next_visit():
+                with self._effort.measuring():
+                    self._visit(points)
+                continue
+            if self._rounds.begun and self._rounds.left_s <= 0:
+                break
             if is_over:
                 break
             with self._effort.setting_up():
@@ -387,8 +386,6 @@ class MeasuringSession:
 
     def _begin_templates(self) -> None:
         """Have the templates import now what is certain to be needed."""
-        if self._plan.in_place:
-            return
         for series in self._series:
             if series.dead is None:
                 variables = self._variables(series.runtime.variables())
@@ -411,18 +408,13 @@ class MeasuringSession:
         libraries: tuple[str, ...] | None,
     ) -> Worker:
         """Return a process to ask; ``variables`` may name another ``TMPDIR`` than the session's."""
-        if not self._plan.in_place:
-            return Worker(
-                label,
-                memory_bytes=self._memory_bytes,
-                environment=self._variables({"TMPDIR": str(self._scratch), **variables}),
-                templates=None if libraries is None else self._templates,
-                libraries=libraries or (),
-            )
-        if set(variables) - {"TMPDIR"}:
-            why = "a module measured in place keeps this process's allocator"
-            raise WorkerError("unavailable", why)
-        return InPlace(label)
+        return Worker(
+            label,
+            memory_bytes=self._memory_bytes,
+            environment=self._variables({"TMPDIR": str(self._scratch), **variables}),
+            templates=None if libraries is None else self._templates,
+            libraries=libraries or (),
+        )
 
     def _make_scratch(self) -> None:
         try:

@@ -5,7 +5,7 @@
 or what a template (``measure.template``) forks, which is the same from ``run`` on.
 Parent and worker talk (``measure.protocol``) over a socket of their own; stdout and stderr are not
 theirs. This process imports the standard library, numpy, the model's library and
-the one runtime. ``Server`` is also used in place, for a live module that cannot be sent here.
+the one runtime.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Server:
         device: str,
         batches: tuple[int, ...],
         limit_s: float,
-        live: Any = None,
+        live: str | None = None,
     ) -> protocol.Described:
         """Build the model and count what can be counted, per batch size, in about ``limit_s``.
 
@@ -109,7 +109,7 @@ class Server:
         target: Target,
         folder: str,
         batches: tuple[int, ...],
-        live: Any = None,
+        live: str | None = None,
     ) -> int:
         """Export or compile into a folder, for the measuring processes; return what it took, ns."""
         model = _build(workload, target.device, live)
@@ -119,7 +119,13 @@ class Server:
         return time.perf_counter_ns() - start
 
     def load(
-        self, *, workload: Workload, runtime: str, target: Target, folder: str, live: Any = None
+        self,
+        *,
+        workload: Workload,
+        runtime: str,
+        target: Target,
+        folder: str,
+        live: str | None = None,
     ) -> protocol.Loaded:
         """Load the model, if the runtime needs it, and make the runtime ready."""
         start = time.perf_counter_ns()
@@ -273,7 +279,7 @@ class Server:
         number: int,
         inputs: str,
         outputs: str,
-        live: Any = None,
+        live: str | None = None,
     ) -> protocol.Drawn:
         """Write inputs drawn like the model's own, and what eager makes of them.
 
@@ -328,7 +334,7 @@ def _check_device(device: str) -> None:
     check_device(device)
 
 
-def _build(workload: Workload, device: str, live: Any) -> Model:
+def _build(workload: Workload, device: str, live: str | None) -> Model:
     from frameworktax import models
 
     _check_device(device)

@@ -14,7 +14,6 @@ pickle is ever read.
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 import inspect
@@ -373,7 +372,7 @@ def send(live: Live, path: Path) -> None:
     """Write a module and its example inputs for the measuring processes.
 
     Raises:
-        Exception: whatever pickling raises; the caller then measures in place.
+        Exception: whatever pickling raises.
     """
     import cloudpickle
 
@@ -384,24 +383,19 @@ def send(live: Live, path: Path) -> None:
         cloudpickle.dump(live, file)
 
 
-def build_live(live: Any, workload: Workload, device: str) -> Model:
-    """Return a sent module (a path) or one of this process (``Live``) as a model.
+def build_live(live: str, workload: Workload, device: str) -> Model:
+    """Return a module that was sent to a file as a model.
 
     Raises:
         UserModelError: the inputs are no tensor, tuple, list or dict, or the batch dimension is
             not clear.
     """
-    torchvision_operators.declare()  # unpickling imports whatever the module is made of
-    if isinstance(live, str):
-        import pickle
+    import pickle
 
-        with Path(live).open("rb") as file:
-            sys.path.extend(p for p in pickle.load(file) if p not in sys.path)
-            sent = pickle.load(file)
-        module = sent.module
-    else:
-        sent = live
-        module = copy.deepcopy(live.module)  # eval() and casting must not reach the caller's own
-    model = wrap(sent.name, module, sent.inputs, workload.batch_dim)
+    torchvision_operators.declare()  # unpickling imports whatever the module is made of
+    with Path(live).open("rb") as file:
+        sys.path.extend(p for p in pickle.load(file) if p not in sys.path)
+        sent = pickle.load(file)
+    model = wrap(sent.name, sent.module, sent.inputs, workload.batch_dim)
     model.notes.extend(sent.notes)
     return finalize(model, workload, device)

@@ -329,11 +329,6 @@ def _race(
 def _measured(asked: Asked, plan: Plan, reporter: Reporter | None) -> Run:
     if asked.live is not None:
         plan = with_live(plan, asked.live)
-        if plan.in_place:
-            raise UsageError(
-                f"the module cannot be sent to other processes ({plan.in_place}); "
-                "define its classes in a file"
-            )
     return api.run_plan(plan, asked.store, reporter=reporter, command=[asked.command]).run
 
 
