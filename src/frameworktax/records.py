@@ -496,7 +496,7 @@ class Outcome:
 
 
 LINEAR_REASON = "latency grows as fast as the batch"
-"""Begins the reason of points that are left out because smaller batches answer for them."""
+"""Began the reason of points that sweeps once left out because smaller batches answer for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

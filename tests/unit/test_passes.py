@@ -400,12 +400,6 @@ def test_the_floor_has_its_first_blocks_however_noisy_it_is(ran):
     assert 5 <= len(ran.of(Block)) <= 8
 
 
-def test_a_linear_curve_stops(ran):
-    ran.run(batches=[1, 2, 4, 8, 16], stop_when_linear=True)
-    left_out = {(r.point.runtime, r.point.workload.batch) for r in ran.of(LeftOut)}
-    assert left_out == {(name, batch) for name in RUNTIMES for batch in (8, 16)}
-
-
 def test_the_reporter_hears_of_set_up_and_of_medians(ran):
     ran.run()
     heard = ran.listener.events

@@ -139,7 +139,7 @@ def test_each_block_is_followed_by_a_sample_of_the_same_process_and_round(tmp_pa
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
-        rounds.first(list(series.runs.values()), 2)
+        rounds.first(list(series.runs.values()))
     for worker in series.workers.values():
         assert [do for do in worker.asked if do != "pin"] == ["block", "sample"] * 2
     records, _ = store.read(tmp_path / "s")
@@ -154,7 +154,7 @@ def test_a_session_killed_after_any_record_is_a_whole_store(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series]) as rounds:
-        rounds.first(list(series.runs.values()), 2)
+        rounds.first(list(series.runs.values()))
         rounds._bench.recorder.subjects(
             series, Described(facts={1: Facts(flops=7)}, has_twin=False)
         )
@@ -270,14 +270,14 @@ def test_what_a_process_has_measured_alone_counts(tmp_path):
         )
     ]
     with rounds_of(tmp_path, everything) as rounds:
-        rounds.first([series.runs[1, 0] for series in everything], 1)
+        rounds.first([series.runs[1, 0] for series in everything])
         rounds.all_processes()
     found = defaultdict(list)
     for block in blocks(store.read(tmp_path / "s")[0]):
         found[block.point].append((block.process, block.round))
     one, two, twin = (sorted(found[series.points[1].key()]) for series in everything)
-    assert one == two == [(0, 0), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
-    assert twin == [(0, 0), (0, 1), (0, 2)]
+    assert one == two == [(0, 0), (0, 1), (1, 2), (1, 3), (2, 2), (2, 3)]
+    assert twin == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
 def test_what_is_compared_is_timed_side_by_side_in_an_order_drawn_anew(tmp_path):
@@ -294,7 +294,7 @@ def test_what_is_compared_is_timed_side_by_side_in_an_order_drawn_anew(tmp_path)
         everything.append(series)
     with rounds_of(tmp_path, everything) as rounds:
         for _ in range(4):
-            rounds.first([run for s in everything for run in s.runs.values()], 2)
+            rounds.first([run for s in everything for run in s.runs.values()])
     named = {p.key(): (p.workload.batch, s.runtime) for s in everything for p in s.points.values()}
     assert len(named) == 9
     orders = {}
@@ -386,7 +386,7 @@ def test_calls_of_a_block_on_a_device_follow_the_first_block_and_not_a_crowded_w
     series = on_device(tmp_path, [1], [1_000_000])
     series.runs[1, 0].call_ns = series.call_ns[1] = 40_000_000
     with rounds_of(tmp_path, [series]) as rounds:
-        rounds.first(rounds.groups()[0], rounds=1)
+        rounds.first(rounds.groups()[0])
     run = series.runs[1, 0]
     assert (run.call_ns, run.calls) == (1_000_000, calls_for(1_000_000, BLOCK_NS))
     assert run.calls > 5

@@ -155,7 +155,6 @@ def test_names_of_nothing_are_noted(study, old, new, note):
         ("length = [64]", "lenght = [64]", 25, ["did you mean 'length'"]),
         ('models = "mlp"\n', "", 27, ["models"]),
         ("[[point]]", "[point]", 27, ["write [[point]]"]),
-        ('"10min"', '"10min"\nstop_when_linear = "yes"', 5, ["true or false", "'yes'"]),
         ('"10min"', '"10min"\nprocesses = "3"', 5, ["whole number"]),
         ('"10min"', '"10min"\nattempts = 99', 5, ["10", "99"]),
         ('"10min"', '"10min"\ntogether = ["bert-base", "mlp"]', 5, ['[["a", "b"]]']),
@@ -192,7 +191,6 @@ def test_no_points(study):
          or any(p.workload.model == "resnet-18" for p in s.points)),
         (["study.time_budget=5min"], lambda s: s.settings.time_budget == 300),
         (["study.time_budget=90"], lambda s: s.settings.time_budget == 90),
-        (["study.stop_when_linear=true"], lambda s: s.settings.stop_when_linear),
         (["exclude=[{batch=[4]}]"], lambda s: {p.workload.batch for p in s.points} == {1, 2}),
         (["~exclude"], lambda s: len(s.points) == 31),
         (["~grid.length"], lambda s: not any(
@@ -278,7 +276,7 @@ def test_the_template_is_a_study_and_so_is_all_of_its_comments(study):
             bare = line
         lines.append(bare)
     everything = "\n".join(lines)
-    assert "\nstop_when_linear = true" in everything and "\n[[exclude]]" in everything
+    assert "\nattempts = 2" in everything and "\n[[exclude]]" in everything
     keep = "\n".join(x for x in lines if not x.startswith(("threads", "phase", "input")))
     assert study(keep).settings.attempts == 2
 

@@ -14,7 +14,6 @@ from frameworktax.clock import REAL
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
-from frameworktax.measure.schedule import LINEAR_REASON
 from frameworktax.records import (
     Attribution,
     Block,
@@ -90,7 +89,6 @@ SIX = [(p, r) for p in range(3) for r in range(2)]
         ([outcome(EAGER, "crashed", reason="SIGSEGV")], "open"),
         ([outcome(EAGER, "crashed"), outcome(EAGER, "failed", "b")], "given-up"),
         ([outcome(EAGER, "crashed", process=1), outcome(EAGER, "crashed", "b", 2)], "open"),
-        ([LeftOut(session="a", point=EAGER, reason=f"{LINEAR_REASON}: x")], "linear"),
         ([LeftOut(session="a", point=EAGER, reason="the time budget")], "open"),
         ([outcome(EAGER, "unavailable", reason="not installed then")], "open"),
     ],
@@ -100,21 +98,6 @@ def test_the_status_of_a_point(records, status):
         find_statuses([EAGER], [session(), session("b"), *records], attempts=2)[EAGER].status
         == status
     )
-
-
-@pytest.mark.parametrize(("stops", "open_points"), [(True, 0), (False, 1)])
-def test_what_a_linear_curve_left_out_is_measured_where_the_study_stops_there_no_more(
-    stops, open_points
-):
-    data = {
-        "study": {"stop_when_linear": stops},
-        "grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [8]},
-    }
-    study = load(data)
-    (one,) = study.planned
-    left_out = LeftOut(session="a", point=one.point, reason=f"{LINEAR_REASON}: x")
-    found = plan_of(study, [left_out])
-    assert sum(len(group.points) for group in found.groups) == open_points
 
 
 def test_without_a_sampler_or_symbols_blocks_are_enough():

@@ -62,7 +62,6 @@ class Plan:
             store, because what lies here is run.
         live: file holding a live module sent from Python; None otherwise.
         deployment: folder that the runtime ``deployed`` is loaded from.
-        stop_when_linear: leave out larger batches once latency grows as fast as the batch.
 
     Raises:
         UsageError: a number that is not above zero, or an unknown kind of twin.
@@ -81,7 +80,6 @@ class Plan:
     by: str = "none"
     live: str | None = None
     deployment: Path | None = None
-    stop_when_linear: bool = False
 
     def __post_init__(self) -> None:
         threads = min((point.threads for point in self.points), default=1)
@@ -185,13 +183,13 @@ def points_for(
     if min(batch_list) < 1:
         raise UsageError(f"batch {min(batch_list)} cannot be; give 1 or more, as in --batch 1,2,4")
     for option, size in (
-        ("batch", max(batch_list)),
-        ("length", workload.length),
-        ("image-size", workload.image_size),
-        ("new-tokens", workload.new_tokens),
+        ("--batch", max(batch_list)),
+        ("--length", workload.length),
+        ("--image-size", workload.image_size),
+        ("--new-tokens", workload.new_tokens),
     ):
         if size is not None and size > LARGEST:
-            raise UsageError(f"--{option} is too large; give {LARGEST} at most")
+            raise UsageError(f"{option} is too large; give {LARGEST} at most")
     return tuple(
         Point(
             workload=replace(workload, batch=batch, precision=precision),

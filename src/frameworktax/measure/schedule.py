@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
 from frameworktax.measure import timing
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.series import PointRun, Series
-from frameworktax.records import BY, LINEAR_REASON, By, Estimate, Workload
+from frameworktax.records import BY, By, Workload
 from frameworktax.stats import (
-    LINEAR,
     MIN_BLOCKS,
     process_interval,
     relative_half_width,
@@ -36,8 +34,6 @@ UNASKED_NS, UNASKED_SHARE = 1_000_000_000, 0.05
 """What breaking down by module may take, and of the time budget, where it was not asked for."""
 WORTH = 0.1
 """As many rounds again are made where they narrow intervals by this share."""
-WATCHED = 3
-"""Batches measured at first where a curve is to stop when it is linear: two doublings."""
 
 Points = list[tuple[Series, int]]
 """Series and batch sizes."""
@@ -84,17 +80,14 @@ def rounds_s(runs: Runs) -> float:
 # --- pass A ---------------------------------------------------------------------------------------
 
 
-def waiting(everything: Iterable[Series], *, stop_when_linear: bool = False) -> Points:
+def waiting(everything: Iterable[Series]) -> Points:
     """Return the points that are ready to be measured and have no value yet."""
-    found: Points = []
-    for series in everything:
-        batches = sorted(series.open - series.failed)
-        if stop_when_linear:
-            begun = len(series.open) < len(series.points)
-            batches = batches[: 1 if begun else WATCHED]
-        if series.is_usable and series.timed:
-            found += [(series, batch) for batch in batches]
-    return found
+    return [
+        (series, batch)
+        for series in everything
+        if series.is_usable and series.timed
+        for batch in sorted(series.open - series.failed)
+    ]
 
 
 def after_eager(found: Points, everything: Iterable[Series]) -> Points:
@@ -138,57 +131,6 @@ def next_visit(ready: Points, left_s: float, joined_s: float = 0.0) -> Points:
             break
         chosen += found
     return chosen
-
-
-def stop_linear(everything: Iterable[Series], recorder: Recorder) -> None:
-    """Leave out the larger batches of plainly linear curves, and of their twins."""
-    found = list(everything)
-    for series in found:
-        larger = sorted(series.open - series.failed)
-        if not larger or series.is_twin:
-            continue
-        curve = {batch: process_interval(series.medians(batch)) for batch in series.measured}
-        reason = why_linear({batch: one for batch, one in curve.items() if one})
-        if reason is None:
-            continue
-        for batch in larger:
-            recorder.left_out(series.points[batch], reason)
-        config = replace(series.config, twin=True)
-        for one in found:
-            is_twin = one.config == config and one.runtime.name == series.runtime.name
-            if one is series or is_twin:
-                one.open -= set(larger)
-
-
-def why_linear(curve: Mapping[int, Estimate]) -> str | None:
-    """Return why larger batches need not be measured, None if they do.
-
-    Over the last two doublings, n₁ to n₂ to n₃, each elasticity is above ``LINEAR``, and so is the
-    low end over both together: log(low₃ / high₁) / log(n₃ / n₁).
-
-    Args:
-        curve: batch size → latency, ns, with its interval.
-    """
-    chosen: list[int] = []
-    for batch in sorted(curve, reverse=True):
-        if not chosen or 2 * batch <= chosen[0]:
-            chosen.insert(0, batch)
-        if len(chosen) == 3:
-            break
-    if len(chosen) < 3 or min(curve[b].low for b in chosen) <= 0:
-        return None
-    first, middle, last = chosen
-
-    def slope(small: int, large: int) -> float:
-        return math.log(curve[large].value / curve[small].value) / math.log(large / small)
-
-    low = math.log(curve[last].low / curve[first].high) / math.log(last / first)
-    if min(slope(first, middle), slope(middle, last), low) <= LINEAR:
-        return None
-    return (
-        f"{LINEAR_REASON}: elasticity {slope(first, last):.2f}, at least {low:.2f}, "
-        f"from batch {first} to {last}"
-    )
 
 
 # --- the run by place --------------------------------------------------------------------------

@@ -39,7 +39,6 @@ from frameworktax.measure.setup import Setup
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
 from frameworktax.records import Effort, Note, device_of
-from frameworktax.stats import MIN_BLOCKS
 from frameworktax.store import Writer
 
 MEMORY_SHARE = 0.8
@@ -181,12 +180,11 @@ class MeasuringSession:
         self._leave_out()
 
     def _next_visit(self) -> Points:
-        is_watched, everything = self._plan.stop_when_linear, list(self._series)
-        ready = schedule.waiting(everything, stop_when_linear=is_watched)
-        ready = schedule.after_eager(ready, everything)
+        everything = list(self._series)
+        ready = schedule.after_eager(schedule.waiting(everything), everything)
         if not self._rounds.begun:  # one group: the first value is to be there soon
             return schedule.next_visit(ready, float("inf"))
-        return schedule.next_visit(ready, self._rounds.left_s, 0.0 if is_watched else JOINED_S)
+        return schedule.next_visit(ready, self._rounds.left_s, JOINED_S)
 
     def _prepare_one(self) -> bool:
         """Warm up a point or start a further process that is due later; False where none is.
@@ -243,11 +241,7 @@ class MeasuringSession:
         if not self._rounds.begun:
             self._reporter.phase("measuring")
         if runs:
-            # A curve that may stop needs a true interval.
-            rounds = MIN_BLOCKS if self._plan.stop_when_linear else schedule.FIRST_ROUNDS
-            self._rounds.first(runs, rounds, self._beside(points))
-        if self._plan.stop_when_linear:
-            schedule.stop_linear(self._series, self._recorder)
+            self._rounds.first(runs, self._beside(points))
 
     def _bind_all(self, series: Series, process: int, batches: Iterable[int]) -> None:
         for batch in batches:

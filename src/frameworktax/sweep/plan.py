@@ -27,7 +27,6 @@ UNUSED = ("calibration", "parity")
 """Kinds of records that say nothing of a point's status or duration."""
 STATUSES: dict[Status, str] = {
     "measured": "measured",
-    "linear": "left out, as the curve is linear",
     "unavailable": "not available here",
     "given-up": "given up",
     "open": "open",
@@ -123,7 +122,7 @@ def plan(
     ``only`` are the sessions that count for the status of points, None for all.
     """
     settings = study.settings
-    status = StatusScan(study.points, settings.attempts, stop_when_linear=settings.stop_when_linear)
+    status = StatusScan(study.points, settings.attempts)
     estimator = Estimator()
     for record in records:
         estimator.add(record)

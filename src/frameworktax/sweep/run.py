@@ -207,9 +207,8 @@ class Sweep:
                 counted,
                 self._settings.attempts,
                 self._sessions,
-                stop_when_linear=self._settings.stop_when_linear,
             )
-            settled = ("unavailable", "linear")
+            settled = ("unavailable",)
             asked = [point for point, one in statuses.items() if one.status not in settled]
             results = self._results(records, notes, asked)
         wall_ns = self._clock.wall_ns() - self._begin_ns
@@ -312,7 +311,6 @@ class Sweep:
                 budget_option="study.time_budget",
                 setup_option="study.setup_limit",
                 twin=self._settings.twin,
-                stop_when_linear=self._settings.stop_when_linear,
             )
             job = Job(name=f"{number} {group.name}", platform=group.platform, plan=session)
             self._jobs[job.name] = Submitted(job=job, group=group, host=platform.host)

@@ -14,10 +14,8 @@ from frameworktax.measure import timing
 from frameworktax.measure.schedule import FIRST_ROUNDS, block_s, round_s
 from frameworktax.records import (
     FLOOR,
-    LINEAR_REASON,
     Attribution,
     Block,
-    LeftOut,
     Outcome,
     Point,
     Record,
@@ -28,7 +26,7 @@ from frameworktax.records import (
 from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.stats import MIN_BLOCKS, block_median
 
-Status = Literal["open", "measured", "linear", "unavailable", "given-up"]
+Status = Literal["open", "measured", "unavailable", "given-up"]
 LOAD_S = 6.0
 """To start a process and load a model of which nothing is known."""
 FLOOR_LOAD_S = 0.5
@@ -81,28 +79,20 @@ class StatusScan:
     A point is measured once one session holds enough blocks for an interval, and an attribution
     where one is possible: a session that was killed half-way leaves points of both kinds, and
     only the missing ones are measured again. A point that failed is tried again, in ``attempts``
-    sessions together. One that was left out of a linear curve is open to a study that no longer
-    stops there.
+    sessions together.
     """
 
-    def __init__(
-        self, points: Iterable[Point], attempts: int, *, stop_when_linear: bool = True
-    ) -> None:
-        self._stop_when_linear = stop_when_linear
+    def __init__(self, points: Iterable[Point], attempts: int) -> None:
         self._wanted = {point.key(): point for point in points}
         self._attempts = attempts
         self._found: dict[str, dict[str, _Session]] = defaultdict(lambda: defaultdict(_Session))
         self._samplers: dict[str, bool] = {}
-        self._linear: dict[str, str] = {}
 
     def add(self, record: Record) -> None:
         """Take one record into account."""
         match record:
             case Session():
                 self._samplers[record.session] = record.environment.sampler is not None
-            case LeftOut():
-                if self._stop_when_linear and record.reason.startswith(LINEAR_REASON):
-                    self._linear[record.point.key()] = record.reason
             case Block() | Attribution() | Outcome():
                 if record.point in self._wanted:
                     self._of_point(record, self._found[record.point][record.session])
@@ -143,8 +133,6 @@ class StatusScan:
         if last is not None and tries >= self._attempts:
             reason = f"{last.status} in {tries} sessions, last: {last.reason}"
             return PointStatus("given-up", reason, tries, last.status)
-        if key in self._linear:
-            return PointStatus("linear", self._linear[key])
         cut_off = any(session.blocks for session in found.values())
         if last is None:
             return PointStatus("open", cut_off=cut_off)
@@ -167,11 +155,9 @@ def find_statuses(
     records: Iterable[Record],
     attempts: int,
     sessions: Collection[str] = (),
-    *,
-    stop_when_linear: bool = True,
 ) -> dict[Point, PointStatus]:
     """Return the status of each point of a study by the records of a store (``StatusScan``)."""
-    scan = StatusScan(points, attempts, stop_when_linear=stop_when_linear)
+    scan = StatusScan(points, attempts)
     for record in records:
         scan.add(record)
     return scan.statuses(sessions)

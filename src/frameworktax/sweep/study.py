@@ -155,7 +155,6 @@ class Settings(_Table):
     processes: int = Field(3, ge=1, le=100, strict=True)
     until: Share = 0.03
     twin: Literal["auto", "all", "none"] = "auto"
-    stop_when_linear: bool = Field(False, strict=True)
     attempts: int = Field(2, ge=1, le=10, strict=True)
     together: Annotated[tuple[Texts, ...], BeforeValidator(_compared)] = ()
 
