@@ -77,7 +77,7 @@ def test_a_module_that_cannot_travel_is_refused(tmp_path):
 
 
 def test_a_live_module_needs_inputs(tmp_path):
-    with pytest.raises(UsageError, match="example inputs"):
+    with pytest.raises(UsageError, match="needs an example"):
         ft.measure(Scale(), runtimes="eager", store=tmp_path / "s")
 
 

@@ -160,7 +160,7 @@ def test_other_variables_have_another_template(templates):
     )
     assert one is again is not two
     for template, value in ((one, b"one"), (two, b"two")):
-        variables = Path(f"/proc/{template._process.number}/environ").read_bytes()
+        variables = Path(f"/proc/{template.process.number}/environ").read_bytes()
         assert b"FRAMEWORKTAX_TEST=" + value in variables.split(b"\0")
 
 

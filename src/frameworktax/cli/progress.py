@@ -104,7 +104,6 @@ class ProgressView(_Drawing, Reporter):
         self._running = 0
         self._session = ""
         self._phase = ""
-        self._done = (0.0, 1.0, "")
         self._next = ""
         self._growing = Growing()
         self._set_up: dict[str, tuple[str, float]] = {}
@@ -127,7 +126,7 @@ class ProgressView(_Drawing, Reporter):
         self._end = self._clock() + left_s
         self._running += 1
         self._session = f"session {number} of {total}: {briefly(name)}"
-        self._done, self._next = (0.0, 1.0, ""), ""
+        self._next = ""
         self._log(f"{self._session}; {self._left()}", often=self._running <= 1 or self._verbose)
         self._draw(at_once=True)
 
@@ -162,20 +161,14 @@ class ProgressView(_Drawing, Reporter):
     def phase(self, text: str) -> None:
         """Show that a new phase begins."""
         self._phase = text
-        self._done, self._next = (0.0, 1.0, ""), ""
+        self._next = ""
         self._log(f"{self._indent()}{text}; {self._left()}", often=self._verbose)
         self._draw(at_once=True)
-
-    def progress(self, done: float, total: float, text: str) -> None:
-        """Show how much of the phase is done."""
-        self._done = (done, total, text)
-        far = f"{self._phase}: {done:.0f} of {total:.0f}, {text}"
-        self._log(f"{self._indent()}{far}; {self._left()}", often=False)
-        self._draw()
 
     def now(self, point: Point) -> None:
         """Show what is timed next."""
         self._next = point_name(point, model=bool(self._session))
+        self._log(f"{self._indent()}{self._phase}: {self._next}; {self._left()}", often=False)
         self._draw()
 
     def ended(self) -> None:
@@ -225,16 +218,14 @@ class ProgressView(_Drawing, Reporter):
 
     def picture(self) -> Group:
         """Return what a terminal shows."""
-        done, total, _ = self._done
         score = self._left()
-        values, asked = self._growing.counts
+        done, total = self._growing.counts
+        if done:
+            score = f"{done} of {total} points have a value; {score}"
         if self._session:
             total = sum(self._counts.values())
             done = total - self._open()
-            score = f"{self._score()}; {score}"
-        elif values:
-            done, total = values, asked
-            score = f"{values} of {asked} points have a value; {score}"
+            score = f"{self._score()}; {self._left()}"
         bar = Table.grid()  # a bar alone does not end its line
         # before anything is known the total is zero, which rich divides by
         bar.add_row(ProgressBar(total=max(total, 1e-9), completed=done, width=BAR_WIDTH))
@@ -247,9 +238,8 @@ class ProgressView(_Drawing, Reporter):
 
     def _steps(self) -> list[str]:
         """Return what is done now, what is next, and what is being set up beside it."""
-        now, (done, total, text) = self._clock(), self._done
-        far = f", {done:.0f} of {total:.0f}, {text}" if text else ""
-        lines = [f"  {self._phase}{far}"] if self._phase else []
+        now = self._clock()
+        lines = [f"  {self._phase}"] if self._phase else []
         lines += [f"  next: {self._next}"] if self._next else []
         steps = [
             f"{label} ({step}, {now - begin:.0f} s)"

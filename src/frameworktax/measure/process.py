@@ -193,6 +193,7 @@ class Worker:
         if not isinstance(forked, Forked) or forked.number is not None:
             return
         if not _patiently(forked.begun, left_s):
+            forked.end()
             self._channel.close()
             self._begin(None)
             text = f"started, and not forked: {forked.refusal or 'the template ended'}"

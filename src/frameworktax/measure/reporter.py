@@ -23,9 +23,6 @@ class Reporter:
     def phase(self, text: str) -> None:
         """Begin a phase of the session."""
 
-    def progress(self, done: float, total: float, text: str) -> None:
-        """Show how much of the phase is done, in any unit."""
-
     def now(self, point: Point) -> None:
         """Show which point is timed next."""
 

@@ -93,11 +93,9 @@ class Rounds:
         Groups are joined into rounds of ``JOINED_S``: their smallest batch is timed once for all.
         """
         for number in range(schedule.FIRST_ROUNDS):
-            joined = self._joined(number)
-            for done, runs in enumerate(joined):
+            for runs in self._joined(number):
                 if self.left_s > 0:
                     self._make(runs)
-                self._bench.reporter.progress(done + 1, len(joined), f"round {number + 1}")
 
     def _joined(self, number: int) -> list[Runs]:
         """Return what is measured in each of the rounds that bring all to ``number`` + 1 blocks."""

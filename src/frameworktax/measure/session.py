@@ -234,7 +234,7 @@ class MeasuringSession:
             series.open.discard(batch)
             batches.setdefault(series, []).append(batch)
         binds = [self._pool.submit(self._bind_all, one, 0, its) for one, its in batches.items()]
-        self._await(binds, "warm-up")
+        self._await(binds)
         runs = [series.runs[batch, 0] for series, batch in points if (batch, 0) in series.runs]
         self._bind_beside()
         self._outputs.compare(points)
@@ -313,7 +313,7 @@ class MeasuringSession:
                 if 0 < process < series.processes(self._plan.processes) and series.measured
                 if process not in series.workers
             ]
-            self._await(starts, "processes ready")
+            self._await(starts)
 
     def _start(self, series: Series, process: int) -> None:
         self._setup.start(series, process)
@@ -337,7 +337,7 @@ class MeasuringSession:
             if cost_s <= left_s:
                 left_s -= cost_s
                 binds.append(self._pool.submit(self._setup.bind, series, process, batch))
-        self._await(binds, "warm-up")
+        self._await(binds)
         self._reporter.phase("measuring")
         self._rounds.all_processes()
 
@@ -367,14 +367,13 @@ class MeasuringSession:
         )
         return [Note("left-behind", text)]
 
-    def _await(self, futures: list[Future[Any]], text: str) -> None:
+    def _await(self, futures: list[Future[Any]]) -> None:
         """Wait in short steps, so that Ctrl-C is seen; a wrong use in any of them is raised."""
         pending = set(futures)
         while pending:
             finished, pending = wait(pending, timeout=0.5)
             for future in finished:
                 future.result()
-            self._reporter.progress(len(futures) - len(pending), len(futures), text)
 
     # --- processes --------------------------------------------------------------------------------
 

@@ -198,7 +198,10 @@ class Forked(Process):
         if self.number is not None:
             self.wait()
         with contextlib.suppress(OSError):  # the template has ended
-            self._status.shutdown(socket.SHUT_RDWR)
+            self._status.shutdown(socket.SHUT_RDWR)  # wakes a thread that hears
+        with self._hearing:
+            self._is_over = True
+            self._status.close()
 
 
 class Template:
