@@ -174,18 +174,24 @@ def _pooled(variances: Sequence[float], degrees: Sequence[float]) -> float:
     """Return the variance that sample variances have in common, by the mean of their logarithms."""
     if min(variances) == 0:
         return 0.0
-    logs = (
-        math.log(variance) - _digamma(df / 2) + math.log(df / 2)
-        for variance, df in zip(variances, degrees, strict=True)
-    )
+    logs = (math.log(v) - log_bias(df) for v, df in zip(variances, degrees, strict=True))
     return math.exp(fmean(logs))
 
 
 @cache
-def _digamma(x: float) -> float:
+def log_bias(degrees: float) -> float:
+    """Return the mean of the log of a sample variance, less the log of the variance itself."""
     from scipy.special import digamma
 
-    return float(digamma(x))
+    return float(digamma(degrees / 2)) - math.log(degrees / 2)
+
+
+def by_process(blocks: Mapping[tuple[K, int], float]) -> dict[K, list[float]]:
+    """Return process → logs of its blocks, from (process, round) → block median."""
+    logs: dict[K, list[float]] = defaultdict(list)
+    for (process, _), ns in blocks.items():
+        logs[process].append(math.log(ns))
+    return logs
 
 
 def spread(blocks_by_process: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
 from frameworktax.analysis.estimates import difference
 from frameworktax.records import Estimate
-from frameworktax.stats import mean_interval, process_interval, ratio_interval
+from frameworktax.stats import by_process, mean_interval, process_interval, ratio_interval
 
 FREE = 0.10
 """A batch is free while its latency is within this share of batch 1 (METHOD, section 5)."""
@@ -92,7 +91,7 @@ def ratio_to_first(blocks: Blocks, first: Blocks) -> Estimate | None:
     """
     if (paired := ratio_interval(blocks, first)) is not None:
         return paired
-    above, below = _logs(blocks), _logs(first)
+    above, below = by_process(blocks), by_process(first)
     moves = [median(above[p]) - median(below[p]) for p in above.keys() & below.keys()]
     log_ratio = mean_interval(moves, "paired-process-ratios")
     if log_ratio is None:
@@ -110,10 +109,3 @@ def _level(logs: Mapping[Hashable, Sequence[float]]) -> Estimate | None:
         return None
     shift = fmean(median(values) for values in logs.values()) - found.value
     return found.at(found.value + shift, found.low + shift, found.high + shift)
-
-
-def _logs(blocks: Blocks) -> dict[Hashable, list[float]]:
-    found: dict[Hashable, list[float]] = defaultdict(list)
-    for (process, _), ns in blocks.items():
-        found[process].append(math.log(ns))
-    return found

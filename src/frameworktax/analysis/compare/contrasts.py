@@ -25,7 +25,7 @@ from statistics import fmean, median, variance
 from frameworktax.analysis.bill import DEVICE
 from frameworktax.errors import StoreError
 from frameworktax.records import Estimate, Measurement, device_of
-from frameworktax.stats import CONFIDENCE, MIN_PROCESSES, t_quantile
+from frameworktax.stats import CONFIDENCE, MIN_PROCESSES, by_process, log_bias, t_quantile
 
 Blocks = Mapping[tuple[int, int], float]
 """(process, round) → block median, ns."""
@@ -175,7 +175,7 @@ class Sample:
 
     def processes(self) -> list[float]:
         """Return the median of log blocks of each process."""
-        return [median(values) for values in self._logs()]
+        return [median(values) for values in by_process(self.blocks).values()]
 
     def block_noise(self) -> tuple[float, float] | None:
         """Return (robust spread of blocks in their process, degrees of freedom), log scale.
@@ -184,19 +184,13 @@ class Sample:
         be. None where no process has a second block.
         """
         found = []
-        for values in self._logs():
+        for values in by_process(self.blocks).values():
             centre = median(values)
             found += sorted(abs(value - centre) for value in values)[1:]
         if not found:
             return None
         # from two values on the efficiency leaves under one degree, which no variance has
         return NORMAL_MAD * median(found), max(1.0, MAD_EFFICIENCY * len(found))
-
-    def _logs(self) -> Iterable[list[float]]:
-        found: dict[int, list[float]] = defaultdict(list)
-        for (process, _), ns in self.blocks.items():
-            found[process].append(math.log(ns))
-        return found.values()
 
 
 def between(
@@ -369,16 +363,14 @@ def moderate(contrasts: Sequence[Contrast]) -> list[Contrast]:
     varied = [c for c in contrasts if c.spread > 0 and math.isfinite(c.degrees)]
     if len(varied) < 2:
         return list(contrasts)
-    from scipy.special import digamma, polygamma
+    from scipy.special import polygamma
 
-    logs = [
-        math.log(c.spread) - float(digamma(c.degrees / 2)) + math.log(c.degrees / 2) for c in varied
-    ]
+    logs = [math.log(c.spread) - log_bias(c.degrees) for c in varied]
     excess = variance(logs) - fmean(float(polygamma(1, c.degrees / 2)) for c in varied)
     total = sum(c.degrees for c in varied)
     prior = 2 * _trigamma_inverse(excess) if excess > 0 else math.inf
-    shift = digamma(prior / 2) - math.log(prior / 2) if math.isfinite(prior) else 0.0
-    common = math.exp(fmean(logs) + float(shift))
+    shift = log_bias(prior) if math.isfinite(prior) else 0.0
+    common = math.exp(fmean(logs) + shift)
     moderated = []
     for c in contrasts:
         if not math.isfinite(c.degrees):
