@@ -331,8 +331,9 @@ def test_threads_that_have_ended_are_bounded(machine, monkeypatch):
             observation._first.sampler.look()
             observation.update()
         before = observation.update()
-    ended = sorted(one.samples for one in before.sections if one.ended)
-    assert ended == [10, 10, 10, 70]  # seven are one
+    assert [one.samples for one in before.sections if one.ended] == [10, 10, 10]
+    counted = sum(one.samples for one in before.sections)
+    assert before.processes[0].cpu_ns > counted * before.period_ns  # seven more are in this
 
 
 def test_the_page_and_the_stacks_have_every_thread_and_place(machine):

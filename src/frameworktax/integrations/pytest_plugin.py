@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from frameworktax.analysis.where import LayerTax
     from frameworktax.records import Measurement, Run
 
-BASELINES_SCHEMA = "frameworktax.baselines"
-BASELINES_VERSION = 1
 DEFAULT_FILE = "frameworktax-baselines.json"
-DEFAULT_BUDGET_S = 30.0
+BUDGET_S = 30.0
+"""Of a check, where it has no ``time_budget``."""
 
 
 class InconclusiveWarning(UserWarning):
@@ -52,7 +51,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "what to do where noise leaves a check open: warn, skip, xfail or fail",
         default="warn",
     )
-    parser.addini("frameworktax_time_budget", "seconds a check", default=str(DEFAULT_BUDGET_S))
 
 
 @pytest.fixture(name="frameworktax")
@@ -90,7 +88,7 @@ class Checks:
         from frameworktax.errors import FrameworktaxError
 
         self._sessions += 1
-        options.setdefault("time_budget", self._budget_s())
+        options.setdefault("time_budget", BUDGET_S)
         options.setdefault("store", self._folder / str(self._sessions))
         try:
             results = measure(model, inputs, runtimes=[runtime], batch=batch, **options)
@@ -235,7 +233,7 @@ class Checks:
         __tracebackhide__ = True
         from frameworktax.comparing import measure_again
 
-        options.setdefault("time_budget", self._budget_s())
+        options.setdefault("time_budget", BUDGET_S)
         with self._refusals():
             found = measure_again(Path(folder), gate=gate, across=across, **options).comparison
             self._judge(found, f"latency of {folder}", gate)
@@ -280,13 +278,6 @@ class Checks:
             _fail(f"frameworktax_inconclusive '{way}'; choose warn, {', '.join(ways)}")
         warnings.warn(InconclusiveWarning(reason), stacklevel=3)
 
-    def _budget_s(self) -> float:
-        text = str(self._config.getini("frameworktax_time_budget"))
-        try:
-            return float(text)
-        except ValueError:
-            _fail(f"frameworktax_time_budget '{text}' is no number of seconds; write 30")
-
 
 def _fail(reason: str) -> NoReturn:
     __tracebackhide__ = True
@@ -314,15 +305,10 @@ def _read(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(f"{path} is no file of baselines: {error}") from error
-    if not isinstance(data, dict) or data.get("schema") != BASELINES_SCHEMA:
-        raise StoreError(f"{path} is no file of baselines; name another: frameworktax_baselines")
-    if data.get("version") != BASELINES_VERSION:
-        raise StoreError(
-            f"{path} has version {data.get('version')}, this program reads {BASELINES_VERSION}; "
-            "write it anew with --frameworktax-update"
-        )
-    found = data.get("baselines")
-    return found if isinstance(found, dict) else {}
+    match data:
+        case {"schema": "frameworktax.baselines", "version": 1, "baselines": dict(found)}:
+            return found
+    raise StoreError(f"{path} is no file of baselines of this version; name another, or remove it")
 
 
 def _write(path: Path, key: str, run: Run) -> None:
@@ -337,7 +323,7 @@ def _write(path: Path, key: str, run: Run) -> None:
     rows = [
         f"{json.dumps(name)}: {json.dumps(known[name], allow_nan=False)}" for name in sorted(known)
     ]
-    head = f'{{"schema": "{BASELINES_SCHEMA}", "version": {BASELINES_VERSION}, "baselines": {{\n'
+    head = '{"schema": "frameworktax.baselines", "version": 1, "baselines": {\n'
     try:
         with atomic_path(path) as partial:
             partial.write_text(head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")

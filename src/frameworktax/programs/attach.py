@@ -41,7 +41,7 @@ WINDOW_S = 1.0
 MOST_WINDOWS = 64
 """Beyond, two neighbours become one."""
 MOST_ENDED = 64
-"""Threads that have ended and are listed one by one."""
+"""Threads that have ended and are listed; others are in the numbers of the process alone."""
 SYMBOLS = 400
 """Of a process that are listed, most processor time first."""
 FUNCTIONS = 100
@@ -155,7 +155,7 @@ class _Observed:
         self.has_device = bool(_DEVICES.search(maps))
         self.places: dict[int, Leaf] = {}
         self.functions: tuple[Function, ...] = ()
-        self.threads: dict[int | None, Seen] = {}
+        self.threads: dict[int, Seen] = {}
         self.seen = Seen()
 
     @property
@@ -182,12 +182,9 @@ class _Observed:
             window.update(leaves)
         lost = sum(one.lost for one in taken)
         self.seen.add(window, sum(one.cpu_ns for one in taken), lost)
-        ended = [number for number, one in self.threads.items() if one.ended and number is not None]
+        ended = [number for number, one in self.threads.items() if one.ended]
         for number in ended[:-MOST_ENDED]:
-            thread = self.threads.pop(number)
-            many = self.threads.setdefault(None, Seen("threads that have ended", ended=True))
-            many.wall_ns += thread.wall_ns
-            many.add(thread.leaves, thread.cpu_ns, thread.lost)
+            del self.threads[number]
         return window
 
     def sections(self) -> list[Section]:

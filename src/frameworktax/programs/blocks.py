@@ -144,7 +144,7 @@ def thread_table(title: str, threads: Sequence[Section], folded: bool = False) -
         ["thread", right("processor"), right("time"), right("tax"), "breakdown"],
         [
             (
-                one.name if one.tid is None else f"{one.tid} {one.name}",
+                f"{one.tid} {one.name}",
                 percent(one.cpu_ns / one.wall_ns) if one.wall_ns else "–",
                 time_text(one.cpu_ns),
                 share_cell(one.tax_share),

@@ -95,7 +95,7 @@ class Section(HtmlRepr):
     """A thread.
 
     Attributes:
-        pid, tid: as the operating system counts; ``tid`` None for those that have ended together.
+        pid, tid: as the operating system counts; ``tid`` of the thread.
         name: of the thread, and of the process where it was run.
         wall_ns: between its first call's begin and its last one's end; without calls while it
             was seen.
@@ -110,7 +110,7 @@ class Section(HtmlRepr):
     """
 
     pid: int
-    tid: int | None
+    tid: int
     name: str
     wall_ns: int
     cpu_ns: int

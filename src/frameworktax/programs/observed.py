@@ -164,23 +164,16 @@ def sections(
         cost: as from ``measure_cost``, which is said where it is much of a call.
     """
     found = []
-    for process, own in _by_process(processes, samples):
+    known = {notes.pid: notes for notes in processes}
+    for pid in sorted({*known, *(pid for pid, _ in samples)}):
+        process = known.get(pid) or ProcessNotes(pid)
+        own = {tid: one for (number, tid), one in samples.items() if number == pid}
         for tid in sorted({*process.threads, *own}):
             # Not those of the program's threads: they compute for themselves.
             others = [one for t, one in own.items() if t != tid and t not in process.threads]
             thread = _Thread(process, tid, ended, own.get(tid), cost)
             found.append(thread.section(others, skip_first, only))
     return sorted(found, key=lambda s: (-sum(k.wall_ns for k in s.kinds), -s.cpu_ns))
-
-
-def _by_process(
-    processes: Sequence[ProcessNotes], samples: Mapping[tuple[int, int], Samples]
-) -> Iterator[tuple[ProcessNotes, dict[int, Samples]]]:
-    """Yield each process with the samples of its threads."""
-    known = {notes.pid: notes for notes in processes}
-    for pid in sorted({*known, *(pid for pid, _ in samples)}):
-        own = {tid: one for (number, tid), one in samples.items() if number == pid}
-        yield known.get(pid) or ProcessNotes(pid), own
 
 
 class _Thread:
@@ -272,7 +265,7 @@ class _Thread:
         known = Kind(
             kind=about["kind"],
             name=name,
-            source=_place(about.get("file"), about.get("line")),
+            source=_short(f"{about['file']}:{about['line']}") if about.get("file") else "",
             called_from=_short(about.get("called", "")),
             import_name=about.get("import", ""),
             construction={key: about[key] for key in CONSTRUCTION if key in about},
@@ -664,10 +657,6 @@ def _library(leaf: Leaf) -> str:
     if bucket in ("python", "system"):
         return bucket
     return "unknown" if leaf.library == UNKNOWN else leaf.library
-
-
-def _place(file: str | None, line: int | None) -> str:
-    return f"{short_path(file)}:{line}" if file else ""
 
 
 def _short(place: str) -> str:
