@@ -30,8 +30,6 @@ MIN_BLOCKS = 5
 """Blocks that a point needs at least, over its processes together (METHOD, section 4)."""
 MIN_PROCESSES = 3
 """Fewer processes than this say too little about the spread between processes."""
-LINEAR = 0.9
-"""Elasticity d log L / d log n above which latency grows as the batch does (METHOD, section 5)."""
 BY_PROCESS, BY_BLOCK = "process-medians-of-block-medians", "block-medians-of-one-process"
 """Methods of ``process_interval``: over processes, or over the blocks of the only one."""
 ONE_PROCESS = ", one process"

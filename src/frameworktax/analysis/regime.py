@@ -14,12 +14,13 @@ from typing import Any
 
 from frameworktax.analysis.curves import FREE, isotonic
 from frameworktax.records import Estimate, Regime, Subject
-from frameworktax.stats import LINEAR
 
 CPU_FRAMEWORK = 0.5
 CPU_COMPUTE = 0.15
 GPU_COMPUTE = 0.85
 GPU_FRAMEWORK = 0.65
+LINEAR = 0.9
+"""Elasticity d log L / d log n above which latency grows as the batch does (METHOD, section 5)."""
 FLAT = 0.1
 """Elasticity under which a latency curve is flat."""
 IN_SITU_OVER_WARM = 4.0
