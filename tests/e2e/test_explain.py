@@ -50,12 +50,3 @@ def test_a_table_of_latencies_in_text_and_json(here):
     assert 16 <= curves["ResNet-50 (figure-4)", "float16"]["free_batch"]["value"] < 32
     text = here("explain", "figures.csv")
     assert text.code == 0 and "flat to batch 8" in text.out
-
-
-def test_what_if_of_a_table_says_what_it_lacks(here):
-    here.write("table.csv", "model,runtime,batch,ms\nm,eager,1,1\nm,eager,2,1.5\nm,eager,4,2.5\n")
-    told = here("explain", "table.csv", "--batch", "8", "--host-speed", "2", "--json", "-")
-    assert told.code == 0, told.err
-    by_change = {p["change"]: p for p in told.json()["predictions"]}
-    assert set(by_change) == {"--batch 8", "--host-speed 2"}
-    assert all(p["reason"] for p in by_change.values())  # the device is not said, nor kernel times
