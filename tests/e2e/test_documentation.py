@@ -190,7 +190,10 @@ def options() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+TODAY = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("document", TODAY, ids=lambda d: d.name)
 def test_options_exist(document):
     spans = re.findall(r"`([^`\n]+)`", markdown_blocks.prose(document))
     lines = [span for span in spans if re.match(r"--|frameworktax |py-spy ", span)]

@@ -57,7 +57,7 @@ def test_an_option_that_is_none_is_found():
         VERBS["measure"].make_context("measure", ["bert-base", "--no-such"])
 
 
-CHEAP = [e for e in EXAMPLES if e[0] not in SLOW]
+CHEAP = [e for e in EXAMPLES if e[0] not in SLOW and "mlflow" not in e[1]]  # it may be missing
 
 
 @pytest.fixture(scope="module")
