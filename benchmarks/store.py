@@ -32,7 +32,7 @@ def main() -> int:
     chosen = asked.parse_args()
     blocks = BLOCKS // 50 if chosen.quick else BLOCKS
     repeats = 1 if chosen.quick else REPEATS
-    bench = Bench("store", chosen, [40, 6 * repeats, 8 * repeats, 4 * repeats, 4 * repeats, 20, 20])
+    bench = Bench("store", chosen, [40, 6 * repeats, 8 * repeats, 4 * repeats, 20, 20])
     folder = Path(tempfile.mkdtemp(prefix="frameworktax-store-"))
     store, study = folder / "store", folder / "study"
 
@@ -67,12 +67,6 @@ def _parts(store: Path, study: Path, folder: Path) -> list[tuple[str, str, Seque
         ("open", "open and summarise", ["store", "list", str(store)], True),
         ("table", "table of 20,000 points", ["report", str(study)], True),
         ("view", "report of a filtered view", ["report", str(store), *view, *width], True),
-        (
-            "last",
-            "report of a view's newest session",
-            ["report", str(store), *view, "--last", "--quiet"],
-            True,
-        ),
         ("check", "check every line", ["store", "check", str(store)], False),
         (
             "export",

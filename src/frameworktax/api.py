@@ -318,17 +318,16 @@ def document(records: Sequence[Record], until: float = UNTIL, asked: Iterable[Po
     return build(records, until=until, asked=asked)
 
 
-def read_store(folder: Path, where: store.Where | None = None, *, last: bool = False) -> Results:
+def read_store(folder: Path, where: store.Where | None = None) -> Results:
     """Return the results in a store or one of its shards, without measuring.
 
-    Points that ``where`` does not name are not parsed; ``last`` leaves of the others only what the
-    newest session that timed one of them has.
+    Points that ``where`` does not name are not parsed.
 
     Raises:
         StoreError: there is no store, or another version wrote it.
     """
     with no_collection():
-        records, notes = store.read(folder, where, last=last, compact=True)
+        records, notes = store.read(folder, where, compact=True)
         run = document(records)
     return Results(replace(run, notes=run.notes + tuple(notes)), folder)
 

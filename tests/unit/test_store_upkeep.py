@@ -207,18 +207,6 @@ def test_where(tmp_path, conditions, models):
     assert notes == []
 
 
-def test_last_is_the_newest_session_that_timed_the_point(tmp_path):
-    fill(tmp_path, 9)
-    fill(tmp_path, 10)
-    fill(tmp_path, 11, session(11, [FAST]))
-    fill(tmp_path, 12, [r for r in session(12) if not isinstance(r, Block)])
-    whole, _ = store.read(tmp_path, last=True)
-    assert whole == session(11, [FAST])
-    slow, _ = store.read(tmp_path, store.Where.parse(["model=slow"]), last=True)
-    assert {r.session for r in slow} == {name(10)}
-    assert {r.point for r in slow if isinstance(r, Block)} == {SLOW.key()}
-
-
 def test_what_was_left_out_is_part_of_a_view(tmp_path):
     left = LeftOut(session=name(10), point=SLOW, reason="time")
     fill(tmp_path, 10, [*session(10, [FAST]), left])

@@ -17,6 +17,7 @@ RETIRED = {
     "store prune --older-than": "a session is a file: remove the oldest SESSION.jsonl of the store",
     "store prune --failed": "a session is a file: remove SESSION.jsonl of the failed one",
     "store export --table": "--json FILE of a report has every sample of each point",
+    "report --last": "a session is a file of the store: frameworktax report STORE/SESSION.jsonl",
     "compare --format": "-o FILE.md writes a comment, --json FILE the whole comparison",
     "init --from-optimum-benchmark": "write its models and shapes into [grid]; see docs/studies.md",
 }

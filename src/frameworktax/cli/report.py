@@ -28,7 +28,6 @@ def report_command(
         ),
     ] = None,
     where: Conditions = None,
-    last: Annotated[bool, typer.Option("--last", help="Only the newest session of these.")] = False,
     figure: Annotated[
         str | None,
         typer.Option(help="Picture to draw: latency, bill, shares, operations, length, width …"),
@@ -43,7 +42,7 @@ def report_command(
 
       frameworktax report frameworktax-results -o report.html
 
-      frameworktax report frameworktax-results --where runtime=eager,onnxruntime --last
+      frameworktax report frameworktax-results --where runtime=eager,onnxruntime
 
       frameworktax report frameworktax-results --figure bill -o bill.pdf
 
@@ -60,7 +59,7 @@ def report_command(
     if figure is not None and (output is None or output.suffix not in PICTURES):
         raise UsageError(f"--figure needs a picture to write: add -o {figure}.svg, .png or .pdf")
     with no_collection():  # it would look through all points again and again while they are shown
-        _report(out, store, after, output, where or [], last, figure or "latency")
+        _report(out, store, after, output, where or [], figure or "latency")
 
 
 def _report(
@@ -69,14 +68,13 @@ def _report(
     after: Path | None,
     output: Path | None,
     where: list[str],
-    last: bool,
     figure: str,
 ) -> None:
     from frameworktax import api
     from frameworktax.store import Where
 
     conditions = Where.parse(where) if where else None
-    results = api.read_store(store, conditions, last=last)
+    results = api.read_store(store, conditions)
     if conditions is not None and not results:
         raise UsageError(
             f"no point in {store} has {' and '.join(where)}; "
@@ -91,7 +89,7 @@ def _report(
             )
         from frameworktax import comparing
 
-        before, results = results, api.read_store(after, conditions, last=last)
+        before, results = results, api.read_store(after, conditions)
         beside = comparing.compare(before, results, across=True).comparison
     if output is None:
         out.run(results.run, *out.kept(results))

@@ -98,7 +98,7 @@ def _downloads(run: Run) -> dict[str, Any]:
 # --- what if -----------------------------------------------------------------------------------
 
 SUBJECTS = 100
-"""Points that the what-if sliders can start from; the page says so where there are more."""
+"""Points at most that the what-if sliders can start from, the smallest batch of each runtime."""
 STOPS: dict[str, tuple[float, ...]] = {
     "host_speed": (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4),
     "device_speed": (0.5, 1, 2, 4),
@@ -108,68 +108,40 @@ STOPS: dict[str, tuple[float, ...]] = {
 are replayed together: every pair of stops, with and without graphs."""
 
 
-def whatif(run: Run) -> dict[str, Any]:
-    """Return what the sliders show at each of their stops.
+def whatif(run: Run) -> list[dict[str, Any]]:
+    """Return what the sliders show: for each point its name, device, latency and ``answers``.
 
-    Returns:
-        ``subjects``, each with its name, latency and ``answers``: change → stop → [latency,
-        factor, number of the proof] or, where a formula refuses, [number of the reason]; a stop
-        that changes nothing has none. ``texts``: proofs and reasons. ``of``: how many points
-        there are to start from.
+    An answer is two texts at a stop: a latency and its proof, or that it is not predicted and why.
+    A stop that changes nothing has none.
     """
-    groups: dict[object, list[Measurement]] = {}
-    for m in run.measurements:
-        if m.latency_ns is not None and m.runtime != FLOOR:
-            groups.setdefault(m.family(), []).append(m)
-    subjects: list[dict[str, Any]] = []
-    texts: dict[str, int] = {}
-    count = 0
-    for points in groups.values():
-        firsts = _firsts(points)
-        count += len(firsts)
-        if len(subjects) < SUBJECTS:
-            subjects += _answered(points, firsts, texts)
-    return {"subjects": subjects[:SUBJECTS], "texts": list(texts), "of": count}
+    measured = {
+        point_name(m.point): m
+        for m in run.measurements
+        if m.latency_ns is not None and m.runtime != FLOOR
+    }
+    series = list(dict.fromkeys((m.family(), m.runtime) for m in measured.values()))[:SUBJECTS]
+    families = {family for family, _ in series}
+    subjects: dict[str, dict[str, Any]] = {}
+    for device, stops in (("cpu", _cpu_stops()), ("gpu", _gpu_stops())):
+        own = tuple(
+            m
+            for m in measured.values()
+            if m.family() in families and (device == "cpu") == (device_of(m.platform) == "cpu")
+        )
+        for stop, asked in stops.items():
+            for found in predict(asked, Run(measurements=own), alone=False):
+                latency = latency_text(measured[found.subject].latency_ns)
+                new = {"name": found.subject, "device": device, "latency": latency, "answers": {}}
+                subjects.setdefault(found.subject, new)["answers"][stop] = _answer(found)
+    return list(subjects.values())[:SUBJECTS]
 
 
-def _firsts(points: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the point of the smallest batch of each runtime, by its name."""
-    first: dict[str, Measurement] = {}
-    for m in points:
-        if m.workload.batch < first.setdefault(m.runtime, m).workload.batch:
-            first[m.runtime] = m
-    return {point_name(m.point): m for m in first.values()}
+def _cpu_stops() -> dict[str, WhatIf]:
+    return {f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1}
 
 
-def _answered(
-    points: Sequence[Measurement], firsts: dict[str, Measurement], texts: dict[str, int]
-) -> list[dict[str, Any]]:
-    device = "cpu" if device_of(points[0].platform) == "cpu" else "gpu"
-    change, stops = _stops(device)
-    answers: dict[str, dict[str, list[Any]]] = {name: {} for name in firsts}
-    group = Run(measurements=tuple(points))
-    for stop, one in stops.items():
-        for found in predict(one, group, alone=False):
-            answers[found.subject][stop] = _texts(found, texts)
-    return [
-        {
-            "name": name,
-            "device": device,
-            "latency": latency_text(m.latency_ns),
-            "answers": {change: answers[name]},
-        }
-        for name, m in firsts.items()
-    ]
-
-
-def _stops(device: str) -> tuple[str, dict[str, WhatIf]]:
-    """Return a device's change, and stop of its sliders → what is asked there.
-
-    Speeds of a GPU and of its host, and graphs, are one change, ``machine``.
-    """
-    if device == "cpu":
-        return "host_speed", {f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1}
-    return "machine", {
+def _gpu_stops() -> dict[str, WhatIf]:
+    return {
         f"{device_speed:g} {host_speed:g} {int(graphs)}": WhatIf(
             device_speed=None if device_speed == 1 else device_speed,
             host_speed=None if host_speed == 1 else host_speed,
@@ -182,10 +154,8 @@ def _stops(device: str) -> tuple[str, dict[str, WhatIf]]:
     }
 
 
-def _texts(found: Prediction, texts: dict[str, int]) -> list[Any]:
-    """Return an answer in words; what many answers share is written once, in ``texts``."""
-    proof = found.reason if found.reason is not None else proof_text(found)
-    number = texts.setdefault(proof, len(texts))
+def _answer(found: Prediction) -> tuple[str, str]:
     if found.reason is not None:
-        return [number]
-    return [latency_text(found.latency_ns), found.factor and factor(found.factor), number]
+        return "not predicted", found.reason
+    gain = f"{factor(found.factor)} faster; " if found.factor is not None else ""
+    return latency_text(found.latency_ns), f"{gain}{proof_text(found)}"

@@ -16,7 +16,6 @@ from typing import Any
 
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import (
-    Block,
     LeftOut,
     Note,
     Point,
@@ -25,7 +24,6 @@ from frameworktax.records import (
     Subject,
     Workload,
     record_id,
-    session_order,
 )
 from frameworktax.store import shards
 from frameworktax.store.shards import Fault
@@ -110,7 +108,7 @@ def _is_number(value: Any) -> bool:
 
 
 def read(
-    folder: Path, where: Where | None = None, *, last: bool = False, compact: bool = False
+    folder: Path, where: Where | None = None, *, compact: bool = False
 ) -> tuple[list[Record], list[Note]]:
     """Return the records of a store once each, in shard and line order, and notes.
 
@@ -118,7 +116,6 @@ def read(
         folder: the store, or one shard.
         where: points to return; what belongs to others is not parsed, which is how a part of a
             large store is read in little time and memory.
-        last: of these, only what the newest session that timed one of them has.
         compact: latencies of blocks are arrays, see ``shards.COMPACT``.
 
     Raises:
@@ -127,10 +124,9 @@ def read(
     found = shards.find(folder)
     faults: list[Fault] = []
     every = partial(unique, decoders=shards.COMPACT if compact else shards.DECODERS)
-    if where is None and not last:
-        records = list(every(found, faults))
-    else:
-        records = _selected(found, faults, where or Where(), last, every)
+    records = (
+        list(every(found, faults)) if where is None else _selected(found, faults, where, every)
+    )
     return records, [*shards.notes(faults), *clock_notes(records)]
 
 
@@ -154,19 +150,15 @@ def _selected(
     found: Sequence[Path],
     faults: list[Fault],
     where: Where,
-    last: bool,
     every: Callable[..., Iterator[Record]],
 ) -> list[Record]:
     """Read twice: first which points there are, then what belongs to those that are meant."""
     matches = where.matcher()
     keys: dict[bytes, str] = {}
-    started: dict[str, str] = {}
     meant: set[str] = set()
     for shard in found:
         for record, _ in shards.records(shard, [], _describes):
-            if isinstance(record, Session):
-                started[record.session] = record.started
-            elif isinstance(record, Subject | LeftOut) and matches(record.point):
+            if isinstance(record, Subject | LeftOut) and matches(record.point):
                 key = record.point.key()
                 keys[key.encode()] = key
                 meant.add(record.session)
@@ -177,14 +169,11 @@ def _selected(
 
     known = {None, *keys.values()}
     records = [r for r in every(found, faults, wanted) if point_key(r) in known]
-    if last and meant:
-        timed = {r.session for r in records if isinstance(r, Block)} or meant
-        meant = {max(timed, key=lambda s: session_order(s, started.get(s, "")))}
     return [record for record in records if record.session in meant]
 
 
 def _describes(line: bytes, kind: str) -> bool:
-    return kind in ("session", "subject", "left-out")
+    return kind in ("subject", "left-out")
 
 
 def point_key(record: Record) -> str | None:

@@ -3,7 +3,7 @@
   "use strict";
   const ft = window.frameworktax;
   const form = document.getElementById("whatif");
-  const { subjects, texts } = ft.data.whatif;
+  const subjects = ft.data.whatif;
   if (!form) return;
   const subject = document.getElementById("whatif-subject");
   const sliders = [...form.querySelectorAll("input[type=range]")];
@@ -32,10 +32,7 @@
       const change = row.dataset.change;
       row.hidden = row.dataset.on !== point.device;
       if (row.hidden) continue;
-      const found = point.answers[change][chosen(change)];
-      const [said, more] = found === undefined ? [point.latency, "as it was measured"] :
-        found.length === 1 ? ["not predicted", texts[found[0]]] :
-          [found[0], `${found[1]} faster; ${texts[found[2]]}`];
+      const [said, more] = point.answers[chosen(change)] ?? [point.latency, "as it was measured"];
       row.querySelector("[data-answer] b").textContent = said;
       row.querySelector("[data-answer] small").textContent = more;
     }
