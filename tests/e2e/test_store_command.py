@@ -114,12 +114,10 @@ def test_a_report_as_parquet_has_the_rows_of_its_csv(run):
 
 def test_a_name_gives_the_terminal_no_orders(run, tmp_path):
     path = fill(tmp_path / "evil", 15)
+    path.write_bytes(path.read_bytes()[:-9])
     path.rename(path.with_name("\x1b[31mred\nline.jsonl"))
-    (tmp_path / "evil" / "b.jsonl").write_bytes(
-        (tmp_path / "evil" / "\x1b[31mred\nline.jsonl").read_bytes()
-    )
     _, out, _ = run("frameworktax store check evil")
-    assert "copies of others" in out
+    assert "is torn" in out
     assert "\x1b" not in out and len(out.splitlines()) == 2
 
 

@@ -326,4 +326,4 @@ def test_a_block_with_times_of_another_length_is_refused_with_a_note(tmp_path, f
         writer._line({**data, "round": 2, field: [1, 1, -1]})
     found, notes = store.read(tmp_path)
     assert [record.round for record in found] == [1]
-    assert [note.code for note in notes] == ["bad-line", "bad-line"]
+    assert [note.code for note in notes] == ["bad-line"]

@@ -10,7 +10,6 @@ from frameworktax.analysis.document import build
 from frameworktax.cli.report import report_command
 from frameworktax.errors import UsageError
 from frameworktax.report import export, html
-from frameworktax.report.charts import changes_chart
 
 HOSTILE = "</script><img src=x onerror=window.pwned=1>"
 
@@ -20,26 +19,6 @@ def sides():
     before = build(data.session(batches=(1, 2)))
     after = build(data.session(data.NEW, batches=(1, 2), factors={"inference-mode": 1.3}))
     return after, comparing.compare(before, after).comparison
-
-
-def test_the_picture_shows_what_changed_and_by_how_much(sides):
-    _, comparison = sides
-    picture = changes_chart(comparison)
-    rows = {row["point"]: row for row in picture.values["points"]}
-    assert len(rows) == len(comparison.points) == 6
-    slower = rows["bert-mini, inference-mode, batch 1, length 128"]
-    assert slower["ratio"] == pytest.approx(1.3, rel=1e-3)
-    assert slower["low"] < slower["ratio"] < slower["high"]
-    assert slower["verdict"] == "slower"
-    assert rows["bert-mini, eager, batch 1, length 128"]["ratio"] == pytest.approx(1.0, rel=1e-3)
-    assert changes_chart(replace(comparison, points=())) is None
-
-
-def test_only_what_changed_most_is_drawn(sides, monkeypatch):
-    _, comparison = sides
-    monkeypatch.setattr("frameworktax.report.charts.CHANGES", 2)
-    drawn = [row["verdict"] for row in changes_chart(comparison).values["points"]]
-    assert drawn == ["slower", "slower"]
 
 
 def test_names_of_the_other_side_do_nothing(sides):
@@ -67,7 +46,7 @@ def test_the_page_tells_both_stores(tmp_path):
     text = page.read_text()
     assert "Side by side" in text
     assert f"Before: {before}. After: {after}." in text
-    assert '"changes":{"template":"changes"' in text
+    assert "Both sides, point by point" in text
     assert "Side by side" not in html.page(build(data.session()))
 
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax.analysis.compare.comparison import Change, Comparison
 from frameworktax.errors import UsageError, check_suffix, nearest
 from frameworktax.records import BILL, Measurement, Point, Run, point_name
-from frameworktax.report import compare_blocks, vega
+from frameworktax.report import vega
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.rows import csv_row
-from frameworktax.report.vega import LINE_COLOURS, SHAPES, UNKNOWN, VERDICTS, Spec, colours
+from frameworktax.report.vega import LINE_COLOURS, SHAPES, UNKNOWN, Spec, colours
 from frameworktax.report.words import (
     duration,
     label,
@@ -30,7 +29,6 @@ from frameworktax.report.words import (
     milliseconds,
     percent,
     tax,
-    time_text,
 )
 
 AXES: dict[str, dict[str, str]] = {
@@ -53,8 +51,6 @@ LABEL_GAP = 15
 """Pixels between two names at the ends of lines."""
 BAR, THIN_BAR, GROUP_GAP = 38, 15, 16
 """Pixels for a bar, for one of a group, and between groups."""
-CHANGES, CHANGE_HEIGHT = 40, 22
-"""Points of a comparison that are drawn, those that changed most, and pixels for each."""
 FIGURE_WIDTH = 760
 
 
@@ -274,7 +270,7 @@ def _lines(points: Sequence[Measurement]) -> dict[str, Any]:
     }
 
 
-# --- all points, and two results ---------------------------------------------------------------
+# --- all points --------------------------------------------------------------------------------
 
 
 def operations_chart(points: Sequence[Measurement]) -> Picture | None:
@@ -283,47 +279,6 @@ def operations_chart(points: Sequence[Measurement]) -> Picture | None:
     if len({points[i].flops for i in found}) < 2:
         return None
     return Picture(template="operations", values={}, rows=tuple(found))
-
-
-def changes_chart(comparison: Comparison) -> Picture | None:
-    """Return after over before of each point on a log axis; None where no point has a ratio."""
-    drawable = [c for c in comparison.points if c.ratio is not None and c.ratio.low > 0]
-    if not drawable:
-        return None
-    most = sorted(drawable, key=_factor, reverse=True)[:CHANGES]
-    shown = [c for c in comparison.points if any(c is one for one in most)]
-    names = [name for name in VERDICTS if any(c.verdict == name for c in shown)]
-    values = {
-        "points": [_change(c) for c in shown],
-        "height": CHANGE_HEIGHT * len(shown),
-        "title": f"{comparison.metric}, after over before",
-        "verdicts": names,
-        "colours": [VERDICTS[name] for name in names],
-    }
-    return Picture(template="changes", values=values)
-
-
-def _factor(change: Change) -> float:
-    """Return how far from no change a point is, either way."""
-    value = change.ratio.value if change.ratio is not None else 1.0
-    return max(value, 1 / value)
-
-
-def _change(change: Change) -> dict[str, object]:
-    ratio = change.ratio
-    if ratio is None:  # only points with a ratio are drawn
-        raise ValueError("a point without a ratio cannot be drawn")
-    return {
-        "point": compare_blocks.change_name(change),
-        "ratio": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high,
-        "verdict": change.verdict,
-        "before": time_text(change.before.value if change.before else None),
-        "after": time_text(change.after.value if change.after else None),
-        "change": compare_blocks.change_text(change),
-        "said": compare_blocks.verdict(change),
-    }
 
 
 # --- pictures alone ----------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from frameworktax.errors import UsageError, flat, write_text
 from frameworktax.host.cache import cache_folder, is_own, private_file
 from frameworktax.records import Measurement, Run
 from frameworktax.report import charts, compare_blocks, run_blocks, stacks, trace_blocks, vega
-from frameworktax.report.blocks import Block, Chart, Heading, Text
+from frameworktax.report.blocks import Block, Heading, Text
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.page_data import STOPS, scripts_data
 from frameworktax.report.render_markdown import markdown
@@ -48,18 +48,7 @@ SECTIONS = 12
 def write_report(
     run: Run, path: Path, beside: Comparison | None = None, before: Run | None = None
 ) -> None:
-    """Write the page.
-
-    Args:
-        run: what it shows.
-        path: of the page.
-        beside: a comparison whose side after is the run, shown first.
-        before: its side before, whose layers stand beside the run's.
-
-    Raises:
-        UsageError: the package that carries the plotting scripts is not installed, or the file
-            cannot be written.
-    """
+    """Write ``page``; raises UsageError as that does, and where the file cannot be written."""
     write_text(path, page(run, beside, before))
 
 
@@ -73,7 +62,12 @@ def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
 
 
 def page(run: Run, beside: Comparison | None = None, before: Run | None = None) -> str:
-    """Return the page as text; the arguments are those of ``write_report``.
+    """Return the page as text.
+
+    Args:
+        run: what it shows.
+        beside: a comparison whose side after is the run, shown first.
+        before: its side before, whose layers stand beside the run's.
 
     Raises:
         UsageError: the package that carries the plotting scripts is not installed, or there are
@@ -91,7 +85,7 @@ def page(run: Run, beside: Comparison | None = None, before: Run | None = None) 
     shown = every[:SECTIONS]
     points = [m for family in every for m in family.measurements]
     lines = charts.lines(every)
-    pictures = _pictures(shown, points, beside)
+    pictures = _pictures(shown, points)
     data = scripts_data(run, points, lines, pictures)
     subject, colon, said = run.headline.partition(": ")
     verdict, _, rest = (said if colon else run.headline).partition("; ")
@@ -104,7 +98,7 @@ def page(run: Run, beside: Comparison | None = None, before: Run | None = None) 
         run=run,
         headline=(subject if colon else "", verdict, rest),
         tiles=_tiles(shown[0]) if shown and shown[0].measured else [],
-        beside=_beside(beside, "changes" in pictures) if beside else [],
+        beside=_beside(beside) if beside else [],
         advice=run_blocks.advice_blocks(run.advice),
         families=[_section(family, i, before) for i, family in enumerate(shown)],
         others=len(every) - len(shown),
@@ -190,7 +184,7 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
 
 
 def _pictures(
-    shown: Sequence[Family], points: Sequence[Measurement], beside: Comparison | None
+    shown: Sequence[Family], points: Sequence[Measurement]
 ) -> dict[str, charts.Picture | int]:
     """Return the pictures by their places in the page; a number is one of the lines."""
     found: dict[str, charts.Picture | int | None] = {}
@@ -201,7 +195,6 @@ def _pictures(
         line += bool(family.measured)
         found |= {f"{name}-{i}": charts.BARS[name](family) for name in charts.bars(family)}
     found["operations"] = charts.operations_chart(points)
-    found["changes"] = charts.changes_chart(beside) if beside else None
     return {name: picture for name, picture in found.items() if picture is not None}
 
 
@@ -222,15 +215,14 @@ def _family_blocks(family: Family) -> list[Block]:
     return [*run_blocks.result_blocks(family), run_blocks.notes_of(family)]
 
 
-def _beside(comparison: Comparison, is_drawn: bool) -> list[Block]:
+def _beside(comparison: Comparison) -> list[Block]:
     """Return two results side by side."""
     about = (
         f"Before: {flat(comparison.before)}. After: {flat(comparison.after)}. "
         "The rest of this page is of the side after."
     )
-    drawn = [Chart("changes", "What changed, after over before")] * is_drawn
     table = replace(compare_blocks.changes(comparison), title="Both sides, point by point")
-    found: list[Block] = [Text(flat(comparison.headline)), Text(about, style="dim"), *drawn, table]
+    found: list[Block] = [Text(flat(comparison.headline)), Text(about, style="dim"), table]
     return [*found, *compare_blocks.compare_blocks(comparison)[2:]]
 
 

@@ -23,7 +23,7 @@ from frameworktax.report.words import factor, parity_mark
 DOCUMENT_POINTS = 1_000
 """Points above which the page carries columns only, not the document."""
 DIGITS = 6
-TEMPLATES = ("latency", "bill", "shares", "operations", "changes")
+TEMPLATES = ("latency", "bill", "shares", "operations")
 TEXTS = ("model", "runtime", "precision", "platform", "status", "regime", "bill_method")
 NUMBERS = (
     *("batch", "length", "image_size", "width", "depth", "threads"),
@@ -122,7 +122,8 @@ def whatif(run: Run) -> list[dict[str, Any]]:
     series = list(dict.fromkeys((m.family(), m.runtime) for m in measured.values()))[:SUBJECTS]
     families = {family for family, _ in series}
     subjects: dict[str, dict[str, Any]] = {}
-    for device, stops in (("cpu", _cpu_stops()), ("gpu", _gpu_stops())):
+    on_cpu = {f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1}
+    for device, stops in (("cpu", on_cpu), ("gpu", _gpu_stops())):
         own = tuple(
             m
             for m in measured.values()
@@ -134,10 +135,6 @@ def whatif(run: Run) -> list[dict[str, Any]]:
                 new = {"name": found.subject, "device": device, "latency": latency, "answers": {}}
                 subjects.setdefault(found.subject, new)["answers"][stop] = _answer(found)
     return list(subjects.values())[:SUBJECTS]
-
-
-def _cpu_stops() -> dict[str, WhatIf]:
-    return {f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1}
 
 
 def _gpu_stops() -> dict[str, WhatIf]:

@@ -130,7 +130,6 @@ LINE_COLOURS = {
     "remainder": ("#cfd4da", "#1a1a1a"),
 }
 """Line of the breakdown → (fill, text on it): kernel time is cool, what is paid on top is warm."""
-VERDICTS = {"slower": "#d55e00", "faster": "#009e73", "same": "#7b8494", "cannot tell": "#b8860b"}
 
 
 def colours(runtimes: Sequence[str]) -> list[str]:

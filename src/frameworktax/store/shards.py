@@ -47,8 +47,6 @@ FIRST = json.dumps(HEADER, separators=(",", ":")).encode()
 BUFFER_BYTES = 1_000_000
 LINE_BYTES = 64 << 20
 """A longer line is no record that anything writes."""
-SHOWN = 5
-"""Bad lines of one shard that get a note each; the rest are counted."""
 
 Wanted = Callable[[bytes, str], bool]
 """Asked with a line and its kind before it is decoded; a refused line is not checked."""
@@ -293,20 +291,17 @@ def _separated(
 
 
 def notes(faults: Iterable[Fault]) -> list[Note]:
-    """Return faults in words: one note each, many bad lines of one shard counted."""
+    """Return faults in words: a note for each torn line, and for the bad ones of each shard."""
     found = []
-    bad: dict[str, int] = defaultdict(int)
+    bad: dict[str, list[int]] = defaultdict(list)
     for fault in faults:
-        if fault.kind == "torn":
+        if fault.kind == "bad":
+            bad[fault.shard].append(fault.line)
+        else:
             text = f"{fault.shard}: line {fault.line} is torn and was skipped"
             found.append(Note("torn-line", text))
-            continue
-        bad[fault.shard] += 1
-        if bad[fault.shard] <= SHOWN:
-            text = f"{fault.shard}: line {fault.line} is no record and was skipped"
-            found.append(Note("bad-line", text))
-    for shard, count in bad.items():
-        if count > SHOWN:
-            text = f"{shard}: {count - SHOWN} more lines are no records and were skipped"
-            found.append(Note("bad-lines", text))
+    for shard, lines in bad.items():
+        more = f" and {len(lines) - 1} more are no records and were" if lines[1:] else ""
+        text = f"{shard}: line {lines[0]}{more or ' is no record and was'} skipped"
+        found.append(Note("bad-line", text))
     return found

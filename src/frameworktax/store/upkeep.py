@@ -27,7 +27,7 @@ class Health:
         shards: how many files.
         records: how many of each kind, each counted once.
         damage: one line each: where, what, and what is lost by it.
-        remarks: what costs nothing or one record at most: copies, torn lines.
+        remarks: torn lines, which cost one record at most.
     """
 
     shards: int
@@ -47,16 +47,11 @@ def check(folder: Path) -> Health:
     damage: list[str] = []
     seen: dict[tuple[Any, ...], int] = {}
     """Identity of a record → fingerprint of its line."""
-    copies: Counter[str] = Counter()
     for shard in found:
         try:
             for record, line in shards.records(shard, faults):
                 identity, fingerprint = record_id(record), hash(line.strip())
-                if identity not in seen:
-                    seen[identity] = fingerprint
-                elif seen[identity] == fingerprint:
-                    copies[shard.name] += 1
-                else:
+                if seen.setdefault(identity, fingerprint) != fingerprint:
                     kind, session, *rest = identity
                     of = f" ({', '.join(map(str, rest))})" if rest else ""
                     damage.append(
@@ -74,17 +69,11 @@ def check(folder: Path) -> Health:
         shards=len(found),
         records=dict(Counter(kind for kind, *_ in seen)),
         damage=(*lost, *damage, *_dangling(seen)),
-        remarks=(
-            *(
-                f"{name}: {count} records are copies of others; they are read once"
-                for name, count in copies.items()
-            ),
-            *(
-                f"{fault.shard}: line {fault.line} is torn: its writer was killed, or the copy was "
-                "cut; one record at most is lost of it"
-                for fault in faults
-                if fault.kind == "torn"
-            ),
+        remarks=tuple(
+            f"{fault.shard}: line {fault.line} is torn: its writer was killed, or the copy was "
+            "cut; one record at most is lost of it"
+            for fault in faults
+            if fault.kind == "torn"
         ),
     )
 

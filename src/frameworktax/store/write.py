@@ -49,7 +49,6 @@ class Writer:
             raise StoreError(
                 f"cannot write a store in {folder}: {error.strerror}; name another --store"
             ) from error
-        self._torn = False
         try:
             self._line(HEADER)
         except StoreError:
@@ -63,26 +62,19 @@ class Writer:
 
     def append(self, text: bytes) -> None:
         """Append a line as another writer wrote it; raises as ``write`` does."""
-        line = memoryview((b"\n" if self._torn else b"") + text + b"\n")
+        line = memoryview(text + b"\n")
         start = self._file.tell()
         try:
             while line:  # a disk that fills up takes a part of the line, then refuses the rest
                 line = line[self._file.write(line) :]
         except OSError as error:
-            self._take_back(start)
+            with suppress(OSError):  # readers take what is left apart from the next record
+                self._file.truncate(start)
+                self._file.seek(start)
             raise StoreError(
                 f"cannot write {self.path}: {error.strerror}; what was written stays, "
                 "free space and run the same command again"
             ) from error
-        self._torn = False
-
-    def _take_back(self, start: int) -> None:
-        """Cut off what was written of a line, so that a later record is not glued to it."""
-        try:
-            self._file.truncate(start)
-            self._file.seek(start)
-        except OSError:
-            self._torn = True  # the next record begins on a line of its own
 
     def write(self, record: Record) -> None:
         """Append one record.
