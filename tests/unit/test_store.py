@@ -116,7 +116,7 @@ def test_a_line_of_rubbish_costs_only_itself(tmp_path):
     records, notes = store.read(tmp_path)
     assert records == RECORDS
     (note,) = notes
-    assert note.code == "bad-line" and "line 4 and 4 more" in note.text
+    assert note.code == "bad-line" and "line 3 and 4 more" in note.text
 
 
 @pytest.mark.parametrize(
