@@ -52,7 +52,7 @@ def changes(comparison: Comparison) -> Table:
                 change_text(c), style=c.verdict if c.ratio else "dim"
             ),
             Column("verdict"): lambda c: Cell(
-                f"{MARKS[c.verdict]} {verdict(c)}",
+                f"{MARKS[c.verdict]} {c.verdict}{', beyond the gate' * (c.gate == 'regressed')}",
                 style=c.verdict,
                 short=f"{MARKS[c.verdict]}{' gate' if c.gate == 'regressed' else ''}",
             ),
@@ -97,11 +97,6 @@ def change_text(change: Change) -> str:
     low, high = (signed(x).removesuffix(" %") for x in (e.low, e.high))
     ends = f" ({low} to {high})" if low != high else ""
     return f"{signed(e.value)}{ends}"
-
-
-def verdict(change: Change) -> str:
-    """Return the verdict, with the gate's where the point is beyond it."""
-    return f"{change.verdict}, beyond the gate" if change.gate == "regressed" else change.verdict
 
 
 def _reasons(comparison: Comparison) -> list[Note]:

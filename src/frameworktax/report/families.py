@@ -22,11 +22,6 @@ class Family:
     measurements: tuple[Measurement, ...]
     curves: tuple[Curve, ...]
 
-    @property
-    def model(self) -> str:
-        """The model's name."""
-        return self.measurements[0].workload.model
-
     @cached_property
     def batches(self) -> list[int]:
         """Every batch size that was measured, ascending."""

@@ -15,7 +15,6 @@ from frameworktax.stats import UNTIL, process_interval, relative_half_width
 
 Medians = Sequence[Sequence[float]]
 """For each process of a point the medians of its blocks, ns."""
-WAITING = "·"
 LEAST = 3
 """Values from which on an interval is shown: that of two is many times as wide."""
 
@@ -91,7 +90,7 @@ class Growing:
     def _cell(self, point: Point | None) -> Cell:
         medians = self._medians.get(point) if point is not None else None
         if medians is None:
-            return Cell(WAITING, style="dim")
+            return Cell("·", style="dim")
         ns, around, is_done = self._known(medians)
         brief = milliseconds(ns)
         note = around.replace(" ", "")

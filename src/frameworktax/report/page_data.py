@@ -22,7 +22,6 @@ from frameworktax.report.words import factor, parity_mark
 
 DOCUMENT_POINTS = 1_000
 """Points above which the page carries columns only, not the document."""
-DIGITS = 6
 TEMPLATES = ("latency", "bill", "shares", "operations")
 TEXTS = ("model", "runtime", "precision", "platform", "status", "regime", "bill_method")
 NUMBERS = (
@@ -80,7 +79,7 @@ def rounded(value: Any) -> Any:
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [rounded(item) for item in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _coded(texts: Sequence[object]) -> dict[str, Any]:

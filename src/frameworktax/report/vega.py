@@ -66,8 +66,7 @@ def engine() -> Any:
 
 def svg(spec: Spec) -> str:
     """Return the picture as text; raises UsageError as ``engine`` does."""
-    drawn: str = engine().vegalite_to_svg(spec)
-    return drawn
+    return str(engine().vegalite_to_svg(spec))
 
 
 def write(spec: Spec, path: Path) -> None:

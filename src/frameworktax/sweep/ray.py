@@ -103,11 +103,6 @@ class RemoteJob:
         if lines and self._writer is not None:
             self._writer.append(lines.removesuffix(b"\n"))
 
-    @property
-    def is_late(self) -> bool:
-        """Whether it takes longer than a job may."""
-        return self.began is not None and time.monotonic() - self.began > limit_s(self.job)
-
     def done(self, done: Done) -> Done:
         """Close the shard and return how the job ended here."""
         self.close()
@@ -288,9 +283,10 @@ class RayExecutor:
             getattr(self._reporter, method)(f"{one.node}: {text}")
         one.feed(news)
         self._has_measured |= one.began is not None
-        if news.done is None and one.is_late:
+        late_s = limit_s(one.job)
+        if news.done is None and one.began and time.monotonic() - one.began > late_s:
             self._let_go(one)
-            return lost(one.job, "timeout", f"ended after {limit_s(one.job):.0f} s")
+            return lost(one.job, "timeout", f"ended after {late_s:.0f} s")
         return news.done
 
     def _let_go(self, one: RemoteJob) -> None:

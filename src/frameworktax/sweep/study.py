@@ -31,8 +31,6 @@ HERE = {"local": "cpu", "cpu": "cpu"}
 """Platforms of a host without a GPU: label → device."""
 TEMPLATE = Path(__file__).with_name("template.toml")
 """The study that ``frameworktax init`` writes: common keys set, the others as comments."""
-MAX_VALUES = 10_000
-"""Values one axis may have; a longer list is a mistake, not a study."""
 HINTS = {
     "bool_type": "write true or false",
     "int_type": "write a whole number",
@@ -47,8 +45,6 @@ def _listed(value: Any) -> list[Any]:
     found = list(value) if isinstance(value, list | tuple) else [value]
     if not found:
         raise ValueError("is empty; name at least one value or leave it out")
-    if len(found) > MAX_VALUES:
-        raise ValueError(f"has {len(found)} values; {MAX_VALUES} at most")
     unique = {(type(item), repr(item)): item for item in found}  # True is no 1
     return list(unique.values())
 
