@@ -7,7 +7,6 @@ from rich.console import Console
 
 from frameworktax.cli.progress import DRAW_SHARE, LOG_EVERY_S, ProgressView, drawable
 from frameworktax.records import Point, Workload
-from frameworktax.report.growing import WAITING
 from frameworktax.report.words import plus_minus
 from frameworktax.stats import process_interval
 
@@ -218,11 +217,11 @@ def test_the_table_stands_with_the_first_value():
     assert not any("batch 1" in line for line in shown(view, 100))
     view.measured(ASKED[0], [[1_000_000.0, 1_001_000.0]])
     rows = [line.split() for line in shown(view, 100)]
-    assert ["eager", "1.00", WAITING] in rows  # two blocks have no interval worth a look
+    assert ["eager", "1.00", "·"] in rows  # two blocks have no interval worth a look
     assert any(row[:5] == ["1", "of", "4", "points", "have"] for row in rows)
     view.measured(ASKED[0], PROCESSES)
     half = plus_minus(process_interval(PROCESSES)).replace(" ", "")
-    assert ["eager", "1.00", half, WAITING] in [line.split() for line in shown(view, 100)]
+    assert ["eager", "1.00", half, "·"] in [line.split() for line in shown(view, 100)]
 
 
 def test_an_estimate_that_is_over_is_no_estimate():
