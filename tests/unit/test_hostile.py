@@ -249,11 +249,11 @@ def test_a_long_line_of_a_study_is_looked_at_once():
 
 
 def test_headers_are_found_however_they_are_spaced():
-    text = '[ study ]\nname = "s"\n\n[[ override ]] # one\nlength = 1\n[\toverride . set ]\nx = 2\n'
+    text = '[ study ]\nname = "s"\n\n[[ exclude ]] # one\nlength = 1\n[\tgrid . set ]\nx = 2\n'
     found = source.Source("s", text)
     assert found.line(["study", "name"]) == 2
-    assert found.line(["override", 0, "set"]) == 6
-    assert found.line(["override", 0, "set", "x"]) == 7
+    assert found.line(["grid", "set"]) == 6
+    assert found.line(["exclude", 0, "set", "x"]) == 7
 
 
 @pytest.mark.parametrize(
