@@ -37,8 +37,6 @@ has it, and is off by 0.02."""
 class _Loaded(ArtifactLoaded):
     """Compiles for a target, and notes where the engine computes in another precision."""
 
-    _alive: tuple[Any, ...] = ()
-
     def start(self) -> None:
         import openvino
 
@@ -78,11 +76,10 @@ class _Loaded(ArtifactLoaded):
         tensors = [openvino.Tensor(array, shared_memory=True) for array in arrays]
         for index, tensor in enumerate(tensors):
             request.set_input_tensor(index, tensor)
-        # The request does not keep them: without this it reads freed memory.
-        self._alive = (*self._alive, arrays, tensors)
         infer = request.infer
 
-        def call() -> Any:
+        # The request does not keep its inputs: it would read freed memory if the call did not.
+        def call(_alive: Any = (arrays, tensors)) -> Any:
             return infer(share_outputs=True)
 
         return call
