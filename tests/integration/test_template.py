@@ -160,6 +160,8 @@ def test_other_variables_have_another_template(templates):
     )
     assert one is again is not two
     for template, value in ((one, b"one"), (two, b"two")):
+        while not (template.is_ready or template.process.is_over):  # while it begins it has none
+            time.sleep(0.01)
         variables = Path(f"/proc/{template.process.number}/environ").read_bytes()
         assert b"FRAMEWORKTAX_TEST=" + value in variables.split(b"\0")
 
