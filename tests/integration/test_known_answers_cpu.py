@@ -306,6 +306,7 @@ def test_a_program_that_only_copies_is_memory_work(compiled):
 
 
 @pytest.mark.skipif(perf_event.TOP_BYTES == 0, reason="callers of copies are known on x86-64 only")
+@in_attempts
 def test_a_copy_belongs_to_what_called_it():
     """Python's copies are Python's, an operator's copies are its kernel."""
     torch = pytest.importorskip("torch")
@@ -313,12 +314,12 @@ def test_a_copy_belongs_to_what_called_it():
     content, part = bytes(1 << 22), torch.randn(1 << 20)
 
     def line(call):
-        record = attribute_cpu(call, stretches=1, duration_ns=300_000_000)
+        record = attribute_cpu(call, stretches=1, duration_ns=1_000_000_000)
         copied = Counter()
         for bucket, _, symbol, count in record["top"]:
             copied[bucket] += count * (symbol in ("memcpy", "memmove"))
         ((bucket, count),) = copied.most_common(1)
-        assert count > 0.95 * copied.total() > 50
+        assert count > 0.95 * copied.total() > 10
         lines = Counter(record["samples"][0])
         assert count > 0.5 * (lines.total() - lines["system"])  # of which a host takes some
         return bucket
