@@ -1,22 +1,25 @@
 """Makes every series ready to be timed, or records why it is not; runs beside measuring.
 
 One thread reads the models and exports them for one runtime after another, the slow compilers last,
-in a set-up process, in which nothing is timed. Other threads load each runtime in its first
-measuring process once its files are there. Each step has a time limit of its own, and all of them
-pass the gate: nothing here runs while a block is timed. ``Setup.start`` and ``Setup.bind`` serve
-further processes and batch sizes later, too.
+in a set-up process, in which nothing is timed. A second process exports beside it where there is
+room. Other threads load each runtime in its first measuring process once its files are there. Each
+step has a time limit of its own, and all of them pass the gate: nothing here runs while a block is
+timed. ``Setup.start`` and ``Setup.bind`` serve further processes and batch sizes later, too.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from frameworktax import host
 from frameworktax.errors import StoreError, WorkerError
 from frameworktax.measure import orphans, timing
 from frameworktax.measure.process import Worker
@@ -31,6 +34,8 @@ DESCRIBE_S = 3.0
 """After this time no larger batch size is run to count its operations."""
 DESCRIBE_LIMIT_S = 60.0
 """After this time a description is given up: nothing that is measured needs it."""
+SECOND_BYTES, SECOND_COPIES = 4 << 30, 8
+"""Memory that must be free for a second process that exports, and copies of the float32 weights."""
 BIND_S = 5.0
 """A batch size that needs no compiler may take this long to warm up, or ten times its cost."""
 DEVICE_BIND_S = 30.0
@@ -101,6 +106,7 @@ class Setup:
         self._plan, self._series, self._gate = bench.plan, bench.series, bench.gate
         self._spawn = spawn
         self._process = SetupProcess(bench.scratch, spawn, bench.series)
+        self._second = SetupProcess(bench.scratch, spawn, bench.series)
         self._pool = pool
         self._described: dict[Workload, Described] = {}
         self._is_described = False
@@ -162,6 +168,7 @@ class Setup:
         """End what still runs; nothing new can be started any more."""
         if any(not thread.done() for thread in list(self._threads)):
             self._process.close()
+            self._second.close()
 
     # --- in threads -----------------------------------------------------------------------------
 
@@ -182,13 +189,33 @@ class Setup:
                 if not series.runtime.prepares:
                     self._submit(self._make_ready, series)
             exports = [series for series in wanted + twins if series.runtime.prepares]
-            # What compiles last, what is asked for before its twins.
-            exports.sort(key=lambda one: (one.runtime.compiles, one.is_twin))
-            for series in exports:
-                if self._prepare(series):
-                    self._submit(self._make_ready, series)
+            exports.sort(key=lambda one: one.is_twin)  # what is asked for before its twins
+            quick = [series for series in exports if not series.runtime.compiles]
+            waiting = iter(quick)  # both threads take from it
+            if len(quick) > 1 and self._has_room_for_two():
+                self._submit(self._export, waiting, self._second)
+            self._export(waiting, self._process)
+            # One compiler at a time: it begins processes of its own.
+            self._export((one for one in exports if one.runtime.compiles), self._process)
         finally:
             self._process.close()
+
+    def _export(self, waiting: Iterator[Series], process: SetupProcess) -> None:
+        """Export what another thread has not taken, for one runtime after another."""
+        try:
+            for series in waiting:
+                if self._prepare(series, process):
+                    self._submit(self._make_ready, series)
+        finally:
+            if process is self._second:
+                process.close()
+
+    def _has_room_for_two(self) -> bool:
+        """Return whether two processes may export at once: no more for a model of unknown size."""
+        facts = [facts for known in self._described.values() for facts in known.facts.values()]
+        needed = [SECOND_BYTES + SECOND_COPIES * 4 * (one.parameters or math.inf) for one in facts]
+        is_room = max(needed, default=math.inf) < host.memory_available_bytes()
+        return is_room and len(host.usable_cpus()) > 1
 
     def _describe(self, series: Series) -> Described:
         point = series.points[min(series.points)]
@@ -218,17 +245,17 @@ class Setup:
         self._bench.known.keep_description(point, found)
         return found
 
-    def _prepare(self, series: Series) -> bool:
+    def _prepare(self, series: Series, process: SetupProcess) -> bool:
         """Export for one runtime; where that fails, once more in a fresh process."""
         gate, limit_s = self._gate, self._plan.setup_limit_s
         self._news.put((series.label, "compiling" if series.runtime.compiles else "exporting"))
         try:
             try:
-                series.prepare(self._process.get, gate, limit_s)
+                series.prepare(process.get, gate, limit_s)
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
-                series.prepare(lambda: self._process.get(fresh=True), gate, limit_s)
+                series.prepare(lambda: process.get(fresh=True), gate, limit_s)
         except WorkerError as error:
             self._fail(series, error)
             return False
