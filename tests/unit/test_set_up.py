@@ -211,18 +211,39 @@ class PreparesAndCompiles(Prepares):
     name, compiles = "slow", True
 
 
-def test_what_compiles_is_exported_last(tmp_path, monkeypatch):
-    asked = []
+def test_two_processes_export_and_one_compiles(tmp_path, monkeypatch):
+    both, asked = threading.Barrier(2, timeout=600), []
 
-    def prepare(self, series):
-        asked.append(series.runtime.name)
+    def prepare(self, series, process):
+        asked.append((series.runtime.name, process is self._second))
+        if not series.runtime.compiles:
+            both.wait()
         return False
 
     monkeypatch.setattr(Setup, "_describe", lambda *_: Described(facts={}, has_twin=False))
+    monkeypatch.setattr(Setup, "_has_room_for_two", lambda _: True)
     monkeypatch.setattr(Setup, "_prepare", prepare)
-    kinds = (PreparesAndCompiles, Prepares, PreparesToo)
-    set_up(tmp_path, *(series(tmp_path, kind) for kind in kinds))
-    assert asked == ["fake", "too", "slow"]
+    set_up(
+        tmp_path, *(series(tmp_path, kind) for kind in (PreparesAndCompiles, Prepares, PreparesToo))
+    )
+    assert {second for _, second in asked[:2]} == {True, False}
+    assert {name for name, _ in asked[:2]} == {"fake", "too"}
+    assert asked[2:] == [("slow", False)]
+
+
+@pytest.mark.parametrize(("parameters", "room"), [(1, True), (10**9, False), (None, False)])
+def test_a_second_export_needs_memory(tmp_path, monkeypatch, parameters, room):
+    monkeypatch.setattr(host, "memory_available_bytes", lambda: 8 << 30)
+    monkeypatch.setattr(host, "usable_cpus", lambda: (0, 1))
+    plan = Plan(points=(POINT,), folder=tmp_path)
+    with store.Writer(tmp_path / "s", "session") as writer:
+        bench = made_bench(plan, [], writer, tmp_path / "t", None)
+        setup = Setup(bench, None, None)
+    assert not setup._has_room_for_two()
+    setup._described[POINT.workload] = Described(
+        facts={1: Facts(parameters=parameters)}, has_twin=False
+    )
+    assert setup._has_room_for_two() == room
 
 
 class ForwardOnly(FakeRuntime):

@@ -79,12 +79,14 @@ class Rounds:
         placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
         return self._plan.budget_s - self._bench.effort.measured_s - asking_s - placing_s
 
-    def first(self, runs: Runs, beside: Sequence[PointRun] = ()) -> None:
+    def first(
+        self, runs: Runs, rounds: int = schedule.FIRST_ROUNDS, beside: Sequence[PointRun] = ()
+    ) -> None:
         """Make the first rounds of runs, sampled; the first is made in order.
 
         ``beside`` are timed before them, for ratios, and not sampled again.
         """
-        for number in range(schedule.FIRST_ROUNDS):
+        for number in range(rounds):
             self._make(runs, beside, in_order=number == 0)
 
     def all_processes(self) -> None:

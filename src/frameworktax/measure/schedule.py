@@ -133,6 +133,15 @@ def next_visit(ready: Points, left_s: float, joined_s: float = 0.0) -> Points:
     return chosen
 
 
+def first_rounds(ready: Points, processes: int, left_s: float) -> int:
+    """Return how many rounds pass A makes: one where pass B is certain to follow it.
+
+    It is where all of both, for what is ready, takes no more than half of what is left.
+    """
+    whole_s = sum(cost_s(series, batch) * series.processes(processes) for series, batch in ready)
+    return 1 if processes > 1 and whole_s < left_s / 2 else FIRST_ROUNDS
+
+
 # --- the run by place --------------------------------------------------------------------------
 
 

@@ -241,7 +241,9 @@ class MeasuringSession:
         if not self._rounds.begun:
             self._reporter.phase("measuring")
         if runs:
-            self._rounds.first(runs, self._beside(points))
+            ready = [*points, *schedule.waiting(list(self._series))]
+            rounds = schedule.first_rounds(ready, self._plan.processes, self._rounds.left_s)
+            self._rounds.first(runs, rounds, self._beside(points))
 
     def _bind_all(self, series: Series, process: int, batches: Iterable[int]) -> None:
         for batch in batches:
