@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import threading
+import weakref
 from collections import Counter
 
 import pytest
@@ -45,6 +46,7 @@ class Scripted:
     def __init__(self, clock):
         self.clock = clock
         self.seen = []
+        self.lost = 0
         self.closed = False
 
     def resume(self):
@@ -57,8 +59,13 @@ class Scripted:
         seen, self.seen = self.seen, []
         return seen
 
-    def parse(self, seen):
-        return Drained([(2 if i % 4 == 3 else 1, ns) for i, ns in enumerate(seen)], [], 0)
+    def newly_lost(self, seen):
+        assert not self.closed  # its descriptor may be another file's by now
+        lost, self.lost = self.lost, 0
+        return lost
+
+    def parse(self, seen, lost):
+        return Drained([(2 if i % 4 == 3 else 1, ns) for i, ns in enumerate(seen)], [], lost)
 
     def __exit__(self, *exception):
         self.closed = True
@@ -189,6 +196,23 @@ def test_sampled_time_goes_to_the_line_and_the_label_set_of_the_call(recorder, c
     assert seen.ratios == [("2", 0.25)]  # 600 samples; the 200 of batch 1 are too few
 
 
+def test_the_call_that_has_lost_samples_is_the_one_that_is_left_out(recorder, clock, seen, made):
+    call(recorder, clock, 8 * MS, 1)
+    made[0].lost = 3
+    call(recorder, clock, 8 * MS, 2)
+    recorder.flush()
+    assert recorder.faults == {"ring": 3}
+    assert set(seen.seconds) == {("1", "kernel"), ("1", "python")}
+
+
+def test_a_call_is_exported_after_its_sampler_was_given_back(recorder, clock, seen, made):
+    call(recorder, clock, 8 * MS)
+    recorder._give_back(recorder._callers[0])
+    recorder.flush()
+    assert made[0].closed and not recorder.faults
+    assert seen.seconds["1", "kernel"] == pytest.approx(0.006)
+
+
 @pytest.mark.parametrize(("others", "wait_ms"), [("others", 4), ("stolen", 0)])
 def test_waiting_is_tax_and_the_time_of_others_is_in_no_line(
     recorder, clock, seen, others, wait_ms
@@ -302,6 +326,14 @@ def test_a_broken_exporter_does_not_reach_the_call_and_is_logged_once(watched, c
             one.flush()
     assert one.faults == {"export": 6}  # the call and the state, three times
     assert len(caplog.records) == 1
+
+
+def test_a_model_keeps_no_watch_that_has_ended(watched, seen):
+    model = Doubler()
+    ended = weakref.ref(watch(model, exporter=seen, sample=0, interval_s=HOUR_S))
+    ended().stop()
+    gc.collect()
+    assert ended() is None
 
 
 def test_a_failing_batch_function_is_an_unknown_batch(watched, seen):

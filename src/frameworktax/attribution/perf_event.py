@@ -231,6 +231,9 @@ def placed(
 class Ring:
     """The records of an event; a fork gives it back, as the kernel does not map it there.
 
+    Attributes:
+        cpu_ns: CPU time in which samples were due, until ``newly_lost`` was last asked.
+
     Args:
         fd: of the event, closed with this, and where this fails.
         pages: as many as may be locked of these; a power of 2.
@@ -242,6 +245,7 @@ class Ring:
 
     def __init__(self, fd: int, pages: int, thread: int = 0) -> None:
         self._fd, self._page = fd, mmap.PAGESIZE
+        self._counted_lost = self.cpu_ns = 0
         while True:
             try:
                 self._ring = mmap.mmap(fd, self._page * (1 + pages))
@@ -273,9 +277,18 @@ class Ring:
         struct.pack_into("<Q", self._ring, _HEAD + 8, head)
         return data
 
-    def count_ns(self) -> int:
-        """Return the CPU time that was sampled, samples or not."""
-        return int(struct.unpack_from("<Q", os.read(self._fd, 16))[0])
+    def newly_lost(self, data: bytes) -> int:
+        """Return the ticks lost since the last time, by the kernel's count or else by ``data``.
+
+        The count is exact also for what was lost after the last record.
+        """
+        counter = os.read(self._fd, 16)
+        self.cpu_ns = struct.unpack_from("<Q", counter)[0]
+        if len(counter) < 16:
+            lost = (at for kind, _, at, _ in records(data) if kind == LOST)
+            return sum(struct.unpack_from("<Q", data, at + 16)[0] for at in lost)
+        before, self._counted_lost = self._counted_lost, struct.unpack("<QQ", counter)[1]
+        return int(self._counted_lost - before)
 
     def is_half_full(self) -> bool:
         """Return whether half of the ring is waiting to be read."""
@@ -307,7 +320,6 @@ class PerfEventSampler(Ring):
     Attributes:
         kernel: whether kernel-mode ticks are recorded too.
         period_ns: CPU time between two ticks.
-        cpu_ns: CPU time of the thread while samples were taken, until the last drain.
 
     Args:
         stretch_ns: the longest CPU time between two drains that the ring should hold.
@@ -338,7 +350,6 @@ class PerfEventSampler(Ring):
     ) -> None:
         self.period_ns = period_ns
         self._drained: list[Drained] = []
-        self._counted_lost = self.cpu_ns = 0
         flags = DISABLED | (ID_ALL | SWITCHES if switches else 0)
         fd, self.kernel = kernel_first(
             lambda excluded: open_event(
@@ -400,10 +411,11 @@ class PerfEventSampler(Ring):
 
         Where the event has not been stopped, what comes meanwhile is left for the next time.
         """
-        return self.parse(self.take())
+        data = self.take()
+        return self.parse(data, self.newly_lost(data))
 
-    def parse(self, data: bytes) -> Drained:
-        """Return what is in the bytes of ``take``, with what was lost since the last time."""
+    def parse(self, data: bytes, lost: int) -> Drained:
+        """Return what is in the bytes of ``take``; the event may be closed by now."""
         user, in_kernel, switches, tops = [], [], [], []
         for kind, misc, at, size in records(data):
             if kind == _SWITCH:
@@ -418,20 +430,7 @@ class PerfEventSampler(Ring):
                 at += _RECORD_BYTES
                 held, top = struct.unpack_from("<QQ", data, at) if self._has_tops else (0, 0)
                 tops.append(top if held else 0)
-        return Drained(user, in_kernel, self.newly_lost(data), switches, tops)
-
-    def newly_lost(self, data: bytes) -> int:
-        """Return the ticks lost since the last time, by the kernel's count or else by ``data``.
-
-        The count is exact also for what was lost after the last record.
-        """
-        counter = os.read(self._fd, 16)
-        self.cpu_ns = struct.unpack_from("<Q", counter)[0]
-        if len(counter) < 16:
-            lost = (at for kind, _, at, _ in records(data) if kind == LOST)
-            return sum(struct.unpack_from("<Q", data, at + 16)[0] for at in lost)
-        before, self._counted_lost = self._counted_lost, struct.unpack("<QQ", counter)[1]
-        return int(self._counted_lost - before)
+        return Drained(user, in_kernel, lost, switches, tops)
 
     def __enter__(self) -> Self:
         return self

@@ -126,21 +126,22 @@ class Events:
         A sample of a processor that was lost may have been another program's: a thread has it.
         """
         for number, ring in self._rings.items():
-            found = TreeSamples()
-            found.take(ring.take())
+            found, data = TreeSamples(), ring.take()
+            found.take(data)
             for thread, address in zip(found.tid, found.address, strict=True):
                 own = self.threads.get(number if self._is_of_threads else thread)
                 if own is not None and address:
                     own.user.append(address)
                 elif own is not None:
                     own.system += 1
-            if found.lost and self.threads:
+            lost = ring.newly_lost(data)
+            if lost and self.threads:
                 first = next(iter(self.threads))
-                self.threads[number if self._is_of_threads else first].lost += found.lost
+                self.threads[number if self._is_of_threads else first].lost += lost
 
     def cpu_ns(self, thread: int) -> int | None:
-        """Return the CPU time of a thread since it was opened, by its event; None without one."""
-        return self._rings[thread].count_ns() if self._is_of_threads else None
+        """Return a thread's CPU time until the last reading, by its event; None without one."""
+        return self._rings[thread].cpu_ns if self._is_of_threads else None
 
     def close(self, thread: int) -> None:
         """Sample a thread no longer."""

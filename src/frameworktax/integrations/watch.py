@@ -114,7 +114,7 @@ def watch(
         ) from error
     if sample and probe() is None:
         read_tables()  # takes a second: now, not in the first minute of serving
-    weakref.finalize(model, made.end)
+    made.ends = weakref.finalize(model, made.end)
     return made
 
 
@@ -234,6 +234,7 @@ class Watch:
     Attributes:
         faults: of the watch itself by stage: call, batch, sampler, ring, buffer, export.
         model: weakly, so that it can end.
+        ends: called with the model's end.
     """
 
     name: str
@@ -246,6 +247,7 @@ class Watch:
     place: Callable[[Iterable[int]], Mapping[int, Leaf]] = field(default_factory=lambda: Places())
     ended: bool = field(default=False, init=False)
     model: weakref.ref[Any] | None = field(default=None, init=False)
+    ends: weakref.finalize[..., Any] | None = field(default=None, init=False)
     faults: Counter[str] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:
@@ -270,6 +272,8 @@ class Watch:
         model = self.model() if self.model is not None else None
         if getattr(type(model), "_frameworktax_watched", None) is self:
             model.__class__ = type(model).__bases__[0]
+        if self.ends is not None:
+            self.ends.detach()  # the model may live on: it keeps no watch that has ended
         self.end()
         self.join()
 
@@ -377,7 +381,9 @@ class Watch:
                 caller.sampler.pause()
                 cpu_ns = cpu - caller.cpu_ns
                 queued_ns = others_ns(now - caller.begin_ns - cpu_ns, caller.queue, queue)
-                found = Sampled(caller.sampler, caller.sampler.take(), cpu_ns, queued_ns)
+                records = caller.sampler.take()
+                lost = caller.sampler.newly_lost(records)
+                found = Sampled(caller.sampler, records, lost, cpu_ns, queued_ns)
         except Exception as error:  # noqa: BLE001  # as in enter
             self._fault("sampler", error)
             caller.sampler = None
@@ -468,9 +474,9 @@ class Watch:
             for kind, wall_ns, _, seen in portion:
                 if seen is None or hidden() is not None:
                     continue
-                drained = seen.sampler.parse(seen.records)
-                if drained.lost:
-                    self._fault("ring", "the ring was full: this call is left out", drained.lost)
+                drained = seen.sampler.parse(seen.records, seen.lost)
+                if seen.lost:
+                    self._fault("ring", "the ring was full: this call is left out", seen.lost)
                 else:
                     sampled[self._labels_of(kind)].append((wall_ns, seen, drained))
         for labels, calls in sampled.items():
@@ -569,6 +575,7 @@ class Sampled(NamedTuple):
 
     sampler: PerfEventSampler
     records: bytes
+    lost: int
     cpu_ns: int
     queued_ns: int | None
 
