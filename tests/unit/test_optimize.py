@@ -29,6 +29,7 @@ from frameworktax.records import (
     Session,
     Workload,
 )
+from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.deployment import Interface, Shape
@@ -555,6 +556,17 @@ def test_a_model_that_takes_no_other_size_is_not_padded_and_the_manifest_says_so
     prover.look = look
     manifest = padded(tmp_path, prover)
     assert (manifest.padding, manifest.unpadded) == (None, "batch 2 only")
+
+
+def test_a_size_is_not_padded_where_no_gap_of_its_kind_was_proven(tmp_path, monkeypatch):
+    def left_to_eager(manifest, sizes):  # wherever rows would be added
+        shape = padded_to(manifest, sizes)
+        return shape if shape and shape.batch == sizes[0][0] else None
+
+    padded_to = deployment.padded_to
+    monkeypatch.setattr(deployment, "padded_to", left_to_eager)
+    found = padded(tmp_path, Sizes()).padding
+    assert (found.batch, found.length) == (False, True)
 
 
 def test_lengths_are_padded_only_under_a_mask(tmp_path):

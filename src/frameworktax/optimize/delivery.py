@@ -305,11 +305,7 @@ class Delivery:
                 if (length, batch) not in known
             ]
             if gaps:
-                axes = replace(
-                    axes,
-                    batch=any(w.batch not in batches for w in gaps),
-                    length=any(w.length not in lengths for w in gaps if lengths),
-                )
+                axes = replace(axes, batch=True, length=masked)
                 step = math.ceil(len(gaps) / MOST_BETWEEN)
                 padding = self._proven_padding(axes, gaps[::step])
         except WorkerError as error:
@@ -318,6 +314,8 @@ class Delivery:
 
     def _proven_padding(self, padding: Padding, gaps: Sequence[Workload]) -> Padding:
         """Return the padding with its proof at the gaps that it would serve.
+
+        What none of these is padded in is not padded at all.
 
         Raises:
             WorkerError: outputs differ at one, or it would serve none.
@@ -330,6 +328,11 @@ class Delivery:
         ]
         if not served:
             raise WorkerError("unavailable", "no shape that is served is the next larger one")
+        padding = replace(
+            padding,
+            batch=any(workload.batch < shape.batch for workload, shape in served),
+            length=any((w.length or 0) < (shape.length or 0) for w, shape in served),
+        )
         for workload, shape in served:
             proof = self._proof(workload, shape, draws_between(len(served)))
             if proof.failure:
