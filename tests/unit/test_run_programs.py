@@ -19,7 +19,7 @@ from frameworktax.attribution.threads import TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
-from frameworktax.programs.document import Program, dump
+from frameworktax.programs.document import Program, Section, dump
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Table
 
@@ -679,6 +679,23 @@ def test_values_are_kept_within_a_bound(watched, tmp_path, monkeypatch):
         {"value": "a"},
         {},
     ]
+
+
+def test_threads_without_a_section_are_counted_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text("")
+    kind = kind_with([], tmp_path)
+    many = [
+        Section(pid=1, parent=0, tid=n, name="", wall_ns=1, cpu_ns=0, kinds=(kind,))
+        for n in range(running.MANY + 8)
+    ]
+    ended = launch.Ended(1, 0, 0, 10, None, True, 0, "not allowed")
+    monkeypatch.setattr(launch, "run", lambda *_, **__: ended)
+    monkeypatch.setattr(observed, "sections", lambda *_, **__: many)
+    program = running.run_program(str(tmp_path / "a.py"), [])
+    assert len(program.sections) == running.MANY
+    assert f"in one of {len(many)} threads" in program.headline
+    left_out = [note.text for note in program.notes if note.code == "threads-left-out"]
+    assert left_out and left_out[0].startswith("8 more threads")
 
 
 def test_a_program_without_calls_says_so():

@@ -74,6 +74,9 @@ def run_program(
     said += [Note("calls-not-noted", f"process {one.pid}: {one.full}") for one in noted if one.full]
     if not any(section.kinds for section in sections):
         said.append(Note("no-calls", _no_calls(noted, only)))
+    wall_ns = ended.end_ns - ended.begin_ns
+    name = f"-m {program}" if module else Path(program).name
+    headline = _headline(name, wall_ns, sections, top)
     calling = [section for section in sections if section.kinds]
     if len(calling) > MANY:
         text = (
@@ -85,13 +88,11 @@ def run_program(
     lost = ended.samples.lost if ended.samples else 0
     if lost:
         said.append(Note("samples-lost", f"{lost} samples were lost"))
-    wall_ns = ended.end_ns - ended.begin_ns
-    name = f"-m {program}" if module else Path(program).name
     return Program(
         verb="run",
         command=tuple(command),
         status=ended.status,
-        headline=_headline(name, wall_ns, sections, top),
+        headline=headline,
         wall_ns=wall_ns,
         cpu_ns=len(ended.samples.pid) * ended.period_ns if ended.samples else None,
         period_ns=ended.period_ns or None,
