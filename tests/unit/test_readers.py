@@ -257,6 +257,11 @@ def test_pytest_benchmark_without_rounds_keeps_mean_and_standard_error(tmp_path)
     [
         ('{"machine_info": {}, "benchmarks": []}', "no benchmark"),
         ('{"machine_info": {}, "benchmarks": [{"name": "a", "stats": {}}]}', "no times"),
+        (
+            '{"machine_info": {}, "benchmarks": [{"name": "a", '
+            '"stats": {"mean": 1, "stddev": NaN, "rounds": 9}}]}',
+            "no times",
+        ),
         ('{"machine_info": {}, "benchmarks": [', "cut short"),
         ('{"machine_info": ' + "[" * 200_000, "recursion"),
         ('{"machine_info": ' + "1" * 5_000 + "}", "digits"),

@@ -713,8 +713,8 @@ def _test(path: Path, test: Mapping[str, Any]) -> Row:
     summary = None
     if not times:
         mean, count = _number(stats.get("mean")), _number(stats.get("rounds"))
-        spread = stats.get("stddev")
-        if not (mean and count and count >= 1 and isinstance(spread, int | float)):
+        spread = 0.0 if stats.get("stddev") == 0 else _number(stats.get("stddev"))
+        if not (mean and count and count >= 1 and spread is not None):
             raise UsageError(
                 f"{path}: {label[:80]} has no times; save it again with --benchmark-json"
             )
