@@ -20,6 +20,7 @@ from frameworktax.records import (
     Subject,
     Workload,
 )
+from frameworktax.store.read import unique
 from frameworktax.store.upkeep import check
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -106,7 +107,8 @@ def test_a_full_disk_is_one_line_and_costs_the_refused_record_alone(tmp_path, ro
         writer.write(third)
     records, notes = store.read(tmp_path)
     assert records == [first, third]
-    assert [n.code for n in notes] == (["torn-line"] if room and not truncates else [])
+    assert [n.code for n in notes] == (["bad-line"] if room and not truncates else [])
+    assert third in list(unique([writer.path], [], lambda line, kind: kind == third.kind))
 
 
 def test_a_short_write_is_carried_on(tmp_path):

@@ -49,6 +49,7 @@ class Writer:
             raise StoreError(
                 f"cannot write a store in {folder}: {error.strerror}; name another --store"
             ) from error
+        self._torn = False
         try:
             self._line(HEADER)
         except StoreError:
@@ -62,19 +63,21 @@ class Writer:
 
     def append(self, text: bytes) -> None:
         """Append a line as another writer wrote it; raises as ``write`` does."""
-        line = memoryview(text + b"\n")
+        line = memoryview(b"\n" * self._torn + text + b"\n")
         start = self._file.tell()
         try:
             while line:  # a disk that fills up takes a part of the line, then refuses the rest
                 line = line[self._file.write(line) :]
         except OSError as error:
-            with suppress(OSError):  # readers take what is left apart from the next record
+            self._torn = True  # the next record begins a line of its own, even after no cut
+            with suppress(OSError):
                 self._file.truncate(start)
                 self._file.seek(start)
             raise StoreError(
                 f"cannot write {self.path}: {error.strerror}; what was written stays, "
                 "free space and run the same command again"
             ) from error
+        self._torn = False
 
     def write(self, record: Record) -> None:
         """Append one record.
