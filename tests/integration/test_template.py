@@ -326,8 +326,9 @@ def test_nothing_is_imported_while_templates_pause(tmp_path):
     made.close()
 
 
-def test_a_process_that_is_forked_while_all_is_stopped_is_stopped(begin):
-    worker = begin()
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_process_that_begins_while_all_is_stopped_is_stopped(begin, forks):
+    worker = begin(forks=forks)
     worker.stop()
     asked = threading.Thread(target=worker.request, args=(Server.memory, LIMIT_S), daemon=True)
     asked.start()

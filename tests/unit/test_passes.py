@@ -1,7 +1,9 @@
 """The order in which a session measures: every point once, then processes, then precision."""
 
+import signal
 import threading
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from fake_workers import FakeHost
@@ -442,6 +444,19 @@ def test_templates_import_nothing_while_a_block_is_timed(monkeypatch):
         assert heard == ["pause"]
         raise KeyboardInterrupt
     assert heard == ["pause", "go on"]
+
+
+def test_a_template_that_its_imports_ended_is_not_signalled():
+    """Its number may be another process's by now."""
+    heard = []
+    process = SimpleNamespace(is_over=True, begun=lambda timeout_s: True, signal=heard.append)
+    made = Templates()
+    made._found["kind"] = SimpleNamespace(is_ready=False, above=None, process=process)
+    made.pause()
+    made.go_on()
+    process.is_over = False
+    made.pause()
+    assert heard == [signal.SIGSTOP]
 
 
 def test_set_up_begins_nothing_while_a_block_is_timed():

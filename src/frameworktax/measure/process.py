@@ -120,6 +120,8 @@ class Worker:
                     if template is None:
                         words = MODULE, str(channel), str(memory)
                         self._process = Interpreter(words, variables, channel, output)
+                        if self._is_stopped:
+                            self._process.signal(signal.SIGSTOP)
                     else:
                         cpus = tuple(os.sched_getaffinity(0))
                         order = Order("", variables.get("TMPDIR", ""), cpus, memory)

@@ -319,7 +319,9 @@ class Templates:
     def pause(self) -> None:
         """Have those that still import take no processor time until ``go_on``."""
         with self._finding:
-            self._paused = [one for one in self._found.values() if not one.is_ready]
+            # the number of one that its imports have ended may be another's
+            importing = (one for one in self._found.values() if not one.is_ready)
+            self._paused = [one for one in importing if not one.process.is_over]
             for one in self._paused:
                 if one.above not in self._paused:  # it is forked at this moment, or there
                     with contextlib.suppress(TimeoutError):
