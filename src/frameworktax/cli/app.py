@@ -15,10 +15,14 @@ RETIRED = {
     "store merge": "two stores in one folder are a store: cp node-1/*.jsonl node-2/*.jsonl all/",
     "store prune --keep-last": "a session is a file: remove the oldest SESSION.jsonl of the store",
     "store prune --older-than": "a session is a file: remove the oldest SESSION.jsonl of the store",
-    "store prune --failed": "a session is a file: remove SESSION.jsonl of the failed one",
+    "store prune --failed": "measure tries a failed point again, sweep study.attempts times in all",
     "store export --table": "--json FILE of a report has every sample of each point",
     "report --last": "a session is a file of the store: frameworktax report STORE/SESSION.jsonl",
     "compare --format": "-o FILE.md writes a comment, --json FILE the whole comparison",
+    "explain --batch": "another size is measured: frameworktax measure MODEL --batch 8",
+    "explain --width": "another size is measured: frameworktax measure MODEL --width 2",
+    "explain --depth": "another size is measured: frameworktax measure MODEL --depth 2",
+    "schema study": "docs/studies.md says what a study may hold; init writes one",
     "init --from-optimum-benchmark": "write its models and shapes into [grid]; see docs/studies.md",
 }
 """Commands and options that the previous version had, each with what replaced it."""
