@@ -1,5 +1,6 @@
 """Templates: what they fork is like a started process, and nothing is left of them."""
 
+import errno
 import os
 import signal
 import threading
@@ -164,6 +165,19 @@ def test_other_variables_have_another_template(templates):
             time.sleep(0.01)
         variables = Path(f"/proc/{template.process.number}/environ").read_bytes()
         assert b"FRAMEWORKTAX_TEST=" + value in variables.split(b"\0")
+
+
+@pytest.mark.parametrize("lacks", ["Python", "kernel"])
+def test_where_what_is_forked_could_not_be_watched_it_is_started(begin, monkeypatch, lacks):
+    def refused(number):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    if lacks == "Python":  # conda's
+        monkeypatch.delattr(os, "pidfd_open")
+    worker = begin()
+    assert worker.request(Server.memory, LIMIT_S) > 0
+    assert worker.started == "started"
 
 
 def test_a_library_that_cannot_be_imported_leaves_it_to_the_started_process(begin, tmp_path):

@@ -284,11 +284,15 @@ class Templates:
         environment: Mapping[str, str],
         libraries: tuple[str, ...] = (),
     ) -> Template | None:
-        """Return a template for processes with these libraries; None where imports end it.
+        """Return a template for processes with these libraries.
+
+        None where imports end it, or where what it forks cannot be watched here.
 
         It is begun and may still import: what it is to fork is forked afterwards. ``environment``
         has all variables of the process to fork, whose ``TMPDIR`` does not matter.
         """
+        if not _can_watch():
+            return None
         variables = {name: value for name, value in environment.items() if name != "TMPDIR"}
         kind = (tuple(sorted(variables.items())), str(Path.cwd()))
         if "TMPDIR" in os.environ:
@@ -509,6 +513,18 @@ def _refusal(library: str) -> str:
     if processes:
         return f"{library} starts processes as soon as it is imported"
     return ""
+
+
+def _can_watch() -> bool:
+    """Return whether a process can be waited for by a descriptor.
+
+    Pythons of conda, and some that uv installs, lack the function, and kernels before 5.3 the call.
+    """
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def _is_hung_up(connection: socket.socket) -> bool:
