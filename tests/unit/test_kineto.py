@@ -230,6 +230,13 @@ def test_how_kernels_were_launched_is_read_of_ones_own_profile(tmp_path):
     assert kineto.read(tmp_path / "t.json").shapes == {}
 
 
+def test_a_grid_in_words_is_an_operators_and_harms_no_profile():
+    """Inductor of torch 2.6 writes it beside the launch of a Triton kernel."""
+    words = {"kernel_backend": "triton", "grid": "grid(16,)", "stream": 0}
+    trace = cases.parse(json.dumps([event("cpu_op", args=words), event(ts=5)]))
+    assert (len(trace.events), trace.shapes) == (2, {})
+
+
 def test_gzipped_or_not_by_content_not_by_name(tmp_path):
     text = (DATA / "h100-bert-small-step.json").read_bytes()
     (tmp_path / "a.json").write_bytes(gzip.compress(text))

@@ -206,7 +206,7 @@ class _Args(msgspec.Struct, frozen=True, gc=False):
 class _Launched(_Args, frozen=True, gc=False):
     """And of how it was launched: of one's own profile only, because decoding it takes time."""
 
-    grid: tuple[int, ...] = ()
+    grid: tuple[int, ...] | str = ()  # a text at an operator that Inductor of torch 2.6 launches
     block: tuple[int, ...] = ()
     registers: int = msgspec.field(name="registers per thread", default=-1)
     shared: int = msgspec.field(name="shared memory", default=-1)
@@ -362,7 +362,7 @@ def index(value: Any) -> int:
 
 def _shape(args: _Args) -> Shape | None:
     """Return how a kernel was launched; None where the trace does not say all of it."""
-    if not (isinstance(args, _Launched) and args.grid and args.block):
+    if not (isinstance(args, _Launched) and args.grid and args.block) or isinstance(args.grid, str):
         return None
     found = math.prod(args.grid), math.prod(args.block), args.registers, args.shared
     return found if min(found) >= 0 else None
