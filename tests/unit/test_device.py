@@ -292,6 +292,13 @@ def test_a_graph_whose_kernels_point_elsewhere_has_lost_none(stray):
     assert first.notes == later.notes == []
 
 
+def test_a_graph_of_one_kernel_that_points_to_no_launch_has_lost_none():
+    clock, device = make(gap_ns=5, stray=10_000)
+    first, later = (profile(clock, device, lambda: device.replay([200])) for _ in range(2))
+    assert (later.kernels, later.launches, later.lost) == ((1,) * 4, (1,) * 4, 0)
+    assert first.notes == later.notes == []
+
+
 def test_beside_a_graph_with_its_records_another_without_is_lost():
     before = HEAD_MARKERS + 1 + 2 * 5 + 1 + 5 + 1  # the first graph of the second call
     clock, device = make(lose=lambda number: before <= number < before + 3)
