@@ -3,7 +3,7 @@
     python benchmarks/gpu_wheels.py [--python 3.12] [--out gpu-wheels]
 
 What frameworktax needs beside torch, numpy and scipy (a machine with torch for CUDA has them), and
-what makes results better there: NVML, py-spy, a disassembler, pytest. Refused above 40 MB.
+what makes results better there: NVML, a disassembler, pytest. Refused above 40 MB.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGE = ("numpy", "scipy")
-EXTRAS = ("gpu", "py-spy", "disassembly")
+EXTRAS = ("gpu", "disassembly")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64",
              "manylinux_2_5_x86_64", "manylinux1_x86_64")  # fmt: skip
 MOST_BYTES = 40_000_000
