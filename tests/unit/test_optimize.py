@@ -173,12 +173,16 @@ def test_what_is_not_proven_faster_may_prove_it_as_delivered_once():
     assert won(race.decide(race.after_proof(left, {(W4, "openvino"): "no"}))) == {1: "onnxruntime"}
 
 
-def test_losers_leave_after_the_heats():
+def test_losers_leave_after_the_heats_and_come_back_where_all_others_fail():
     ms = [measured("openvino", 10), measured("onnxruntime", 11), measured("torchscript", 40)]
     found = race.after_heats(raced(*ms, measured("torchscript-frozen", 120)))
-    assert [one.runtime for one in found if one.is_in] == ["openvino", "onnxruntime"]
+    left = [one.runtime for one in found if one.is_in]
+    assert left == ["openvino", "onnxruntime"]
     reasons = {one.runtime: one.reason for one in found}
     assert "2.50" in reasons["torchscript"] and "0.83" in reasons["torchscript-frozen"]
+    failed = race.after_proof(found, {(W1, name): "lied" for name in left})
+    assert [one.runtime for one in failed if one.is_in] == ["torchscript"]
+    assert not any(one.is_reserve for one in failed if one.gain.value < 1)
 
 
 def test_no_more_than_the_best_few_are_measured_finely():

@@ -130,10 +130,11 @@ class Output:
         """Write and print a run; ``kept`` is said of it in the last line."""
         from frameworktax.report.run_blocks import run_blocks
 
+        if self.prints:  # first: a file that cannot be written leaves the tables
+            self.blocks(run_blocks(run, folded=self._verbose))
         self.files(run)
         if not self.prints:
             return
-        self.blocks(run_blocks(run, folded=self._verbose))
         files = [*kept]
         files += [f"document in {self._json_file}"] if self._json_file else []
         files += [f"report in {self._report}"] if self._report else []

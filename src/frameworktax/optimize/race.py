@@ -40,6 +40,8 @@ class Candidate:
         start_ns: from nothing loaded to the end of the first call, the median of its processes.
         reason: why it lost; empty while it has not.
         won: whether it is delivered.
+        is_reserve: whether it lost in the heats by its speed alone: it comes back where everything
+            that was faster fails its proof.
     """
 
     workload: Workload
@@ -49,6 +51,7 @@ class Candidate:
     start_ns: float | None = None
     reason: str = ""
     won: bool = False
+    is_reserve: bool = False
 
     @property
     def is_in(self) -> bool:
@@ -57,7 +60,7 @@ class Candidate:
 
     def out(self, reason: str) -> Candidate:
         """Return it with why it lost."""
-        return replace(self, reason=reason, won=False)
+        return replace(self, reason=reason, won=False, is_reserve=False)
 
 
 def candidates(
@@ -113,7 +116,8 @@ def _after_heat(group: list[Candidate], aim: str) -> list[Candidate]:
             aim == "latency" and gain.value < BEHIND * best.value and gain.high < best.low
         ):
             lead = f"{ahead[0].runtime} {_shown(ahead[0], aim)}"
-            judged.append(one.out(f"left after the heats: {_shown(one, aim)}, {lead}"))
+            left = one.out(f"left after the heats: {_shown(one, aim)}, {lead}")
+            judged.append(replace(left, is_reserve=gain.low > 1))
         else:
             judged.append(one)
             ahead.append(one)
@@ -139,7 +143,8 @@ def after_proof(
 ) -> list[Candidate]:
     """Return the candidates after some failed as delivered, each for the reason given.
 
-    At their shapes those that the race has not proven faster than eager are out with them.
+    At their shapes those that the race has not proven faster than eager are out with them, and
+    where no other is left the reserves are back in.
     """
     failed = {workload for workload, _ in failures}
     left = []
@@ -149,7 +154,11 @@ def after_proof(
         if why is None and one.workload in failed and is_unproven:
             why = f"not proven faster than eager: {gain_text(one.gain)}"
         left.append(one.out(why) if why else one)
-    return left
+    return [
+        replace(one, reason="") if one.is_reserve and not any(o.is_in for o in group) else one
+        for group in by_shape(left).values()
+        for one in group
+    ]
 
 
 def decide(found: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
