@@ -13,6 +13,7 @@ import sample_records as data
 from rich.console import Console
 
 from frameworktax.analysis.document import build
+from frameworktax.cli.deliver import Output
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate, Note, Run
 from frameworktax.report import blocks, charts, html, json_document, rows, vega
@@ -73,6 +74,15 @@ def test_terminal_fits_its_width_without_colour(run):
 
 def rows_of(text, name):
     return [line.split() for line in text.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_tables_are_printed_before_a_page_that_cannot_be_written(
+    run, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(html, "MOST", 0)
+    with pytest.raises(UsageError, match="too many"):
+        Output(None, tmp_path / "page.html").run(run)
+    assert "torchscript" in capsys.readouterr().out
 
 
 def test_terminal_shows_words_where_the_width_allows_and_letters_where_not(run):
