@@ -331,6 +331,10 @@ def test_the_next_larger_shape_serves_what_lies_between(batch, length, found):
 def test_padding_serves_only_what_is_proven_and_never_slower_than_eager():
     assert padded_to(grid(batch=False), [(3, 16)] * 2) is None
     assert padded_to(grid(length=False), [(1, 20)] * 2) is None
+    alone = grid(together=False)
+    assert [bool(padded_to(alone, [at] * 2)) for at in ((3, 16), (1, 20), (3, 20))] == [1, 1, 0]
+    both = grid(batch=False, together=True)
+    assert [bool(padded_to(both, [at] * 2)) for at in ((3, 16), (1, 20), (3, 20))] == [0, 1, 1]
     assert padded_to(replace(grid(), padding=None), [(3, 16)] * 2) is None
     assert padded_to(grid(), [(3, 16), (2, 16)]) is None, "the inputs disagree"
     assert padded_to(grid(), [(3, 16), (3, 16, 1)]) is None

@@ -501,15 +501,16 @@ class Sizes:
         return Proof(wanted, 1e-6, 1e-3, failure)
 
 
-def text_shapes():
+def text_shapes(batches=(1, 4)):
     return tuple(
-        Shape(batch=b, length=n, sizes=((b, n), (b, n)), runtime="onnxruntime", folder="f")
+        Shape(batch=b, length=n, sizes=((b, n), (b, n)), runtime="onnxruntime", folder="f",
+              is_between=b in (2, 3))
         for n in (16, 20)
-        for b in (1, 4)
-    )
+        for b in batches
+    )  # fmt: skip
 
 
-def described(mine, folder, prover, names=("input_ids", "attention_mask")):
+def described(mine, folder, prover, names=("input_ids", "attention_mask"), batches=(1, 4)):
     """Return a delivery that has its manifest."""
     interface = Interface(
         parameters=[(name, "KEYWORD_ONLY", False) for name in names],
@@ -517,14 +518,14 @@ def described(mine, folder, prover, names=("input_ids", "attention_mask")):
         dtypes=["int64"] * 2,
     )
     made = Delivery(mine, folder, prover)
-    made._describe(interface, text_shapes())
+    made._describe(interface, text_shapes(batches))
     return made
 
 
 def padded(tmp_path, prover, **fields):
     shapes = tuple(replace(W1, batch=s.batch, length=s.length) for s in text_shapes())
     mine = asked(tmp_path, workloads=shapes)
-    mine.output.mkdir()
+    mine.output.mkdir(parents=True)
     made = described(mine, mine.output, prover, **fields)
     made._pad()
     return made.manifest
@@ -540,15 +541,32 @@ def test_padding_is_proven_at_the_sizes_between(tmp_path):
     between = {(n, b) for n in (16, 17, 18, 19, 20) for b in (1, 2, 3, 4)}
     asked = {(16, 1), (16, 4), (20, 1), (20, 4)}
     assert set(prover.asked) == between - asked
-    assert found.draws == len(prover.asked) * delivery.LEAST_BETWEEN >= delivery.DRAWS
+    assert found.together
+    assert found.draws == 4 * 8 + 6 * 6 + 6 * 6  # 32 and more of each kind
 
 
-@pytest.mark.parametrize("failure", [(16, 3), (17, 4), (18, 3)])
-def test_what_differs_once_is_not_padded_and_the_manifest_says_where(tmp_path, failure):
+@pytest.mark.parametrize(
+    ("failure", "axis", "left"),
+    [((16, 3), "batch", (False, True, False)), ((17, 4), "length", (True, False, False)),
+     ((18, 3), "together", (True, True, False))],
+)  # fmt: skip
+def test_what_differs_once_is_not_padded_along_its_axis_and_the_manifest_says_where(
+    tmp_path, failure, axis, left
+):
     manifest = padded(tmp_path, Sizes(failure))
-    assert manifest.padding is None
-    assert manifest.unpadded == f"batch {failure[1]}, length {failure[0]}: differ"
+    found = manifest.padding
+    assert (found.batch, found.length, found.together) == left
+    assert found.draws == {"batch": 36, "length": 32, "together": 32 + 36}[axis]
+    assert manifest.unpadded == f"{axis}: batch {failure[1]}, length {failure[0]}: differ"
     assert manifest.unpadded in blocks.shapes_table(manifest).hint
+
+
+def test_where_rows_and_tokens_differ_nothing_is_padded_and_both_at_once_is_not_tried(tmp_path):
+    prover = Sizes((16, 3), (17, 4))
+    manifest = padded(tmp_path, prover)
+    assert manifest.padding is None
+    assert all(f"batch {b}, length {n}: differ" in manifest.unpadded for n, b in prover.failures)
+    assert not any(n in (17, 18, 19) and b in (2, 3) for n, b in prover.asked)
 
 
 def test_a_model_that_takes_no_other_size_is_not_padded_and_the_manifest_says_so(tmp_path):
@@ -570,12 +588,21 @@ def test_a_size_is_not_padded_where_no_gap_of_its_kind_was_proven(tmp_path, monk
     padded_to = deployment.padded_to
     monkeypatch.setattr(deployment, "padded_to", left_to_eager)
     found = padded(tmp_path, Sizes()).padding
-    assert (found.batch, found.length) == (False, True)
+    assert (found.batch, found.length, found.together) == (False, True, False)
 
 
 def test_lengths_are_padded_only_under_a_mask(tmp_path):
     found = padded(tmp_path, Sizes(), names=("input_ids", "token_type_ids")).padding
-    assert (found.batch, found.length) == (True, False)
+    assert (found.batch, found.length, found.together) == (True, False, False)
+
+
+def test_rows_and_tokens_at_once_are_proven_where_artifacts_serve_all_batches_between(tmp_path):
+    prover = Sizes()
+    found = padded(tmp_path, prover, batches=(1, 2, 3, 4)).padding
+    assert (found.batch, found.length, found.together) == (False, True, True)
+    assert {b for n, b in prover.asked} == {1, 2, 3, 4}
+    failing = padded(tmp_path / "failing", Sizes((18, 3)), batches=(1, 2, 3, 4)).padding
+    assert (failing.batch, failing.length, failing.together) == (False, True, False)
 
 
 def test_a_model_with_a_tensor_for_each_sample_is_not_padded(tmp_path):
@@ -591,6 +618,14 @@ def test_an_axis_that_is_not_clear_is_none():
     for small, large in (((2, 2), (3, 3)), ((4, 8), (6, 8)), ((2,), (3, 1))):
         with pytest.raises(WorkerError, match="not clear"):
             delivery._axis(small, large, (2, 3))
+
+
+def test_what_makes_a_deployment_anew_is_a_command_or_the_callers_python(tmp_path):
+    manifest = padded(tmp_path, Sizes())
+    for is_live, language in ((False, "bash"), (True, "python")):
+        assert f"```{language}\nc\n" in blocks.readme(replace(manifest, is_live=is_live))
+    named = Asked(model="bert-tiny", device="cpu", output=tmp_path)
+    assert named.command.startswith("frameworktax optimize bert-tiny ")
 
 
 def test_the_page_of_a_race_has_every_candidate_its_reason_and_a_picture(tmp_path):

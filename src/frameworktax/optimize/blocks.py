@@ -97,13 +97,14 @@ def _between(manifest: Manifest) -> Iterator[str]:
         sizes = ", ".join(str(shape.batch) for shape in more[:20])
         yield f"Between them, proven equal and not timed: batch {sizes}."
     if manifest.padding:
-        axes = [name for name in ("batch", "length") if getattr(manifest.padding, name)]
+        names = {"batch": "batch", "length": "length", "together": "both together"}
+        axes = [said for name, said in names.items() if getattr(manifest.padding, name)]
         yield (
-            f"Any {' or '.join(axes)} between is padded to the next larger shape where that takes "
-            "no longer than eager; proven equal."
+            f"Any {' or '.join(axes)} between is padded to the next larger shape where that "
+            "takes no longer than eager; proven equal."
         )
     if manifest.unpadded:
-        yield f"No size between is padded: {manifest.unpadded}."
+        yield f"Not padded: {manifest.unpadded}."
 
 
 def _difference(shape: Shape) -> str:
@@ -188,7 +189,7 @@ def readme(manifest: Manifest) -> str:
         "that is neither in the table nor between is refused, or run by the module: "
         "`load(folder, module=module)`.\n\n"
         "`frameworktax compare FOLDER --gate 5%` measures it again. Made anew by:\n\n"
-        f"```bash\n{manifest.command}\n```\n"
+        f"```{'python' if manifest.is_live else 'bash'}\n{manifest.command}\n```\n"
     )
     return markdown(blocks) + "\n" + use
 

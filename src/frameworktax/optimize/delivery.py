@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from frameworktax import comparing, host, runtimes
@@ -61,11 +60,11 @@ DRAWS = 32
 LEAST_BETWEEN = 4
 """Draws of a shape between those that were asked for; all of them together have ``DRAWS``."""
 MOST_BETWEEN = 16
-"""Such shapes that one artifact is proven at."""
+"""Such shapes that one proof is of."""
+PADDED = ("batch", "length", "together")
+"""Along what inputs are padded, each with a proof of its own; both at once where both are."""
 TRIES = 2
 """How many times the wanted number is drawn before eager's outputs are said to prove nothing."""
-Failure = tuple[tuple[Workload, str], str]
-"""(shape, runtime), and why it cannot be delivered."""
 Sizes = tuple[tuple[int, ...], ...]
 
 
@@ -177,8 +176,8 @@ class Delivery:
             self._describe(interfaces[0], shapes)
             self._prove()
 
-    def _export(self, winners: Collection[Candidate]) -> Iterator[Failure]:
-        """Export each winner once a length, for all the batch sizes that it won."""
+    def _export(self, winners: Collection[Candidate]) -> Iterator[tuple[tuple[Workload, str], str]]:
+        """Export winners once a length, for all batch sizes won; yield what fails, and why."""
         wanted = _by_place(winners)
         for there in [path for path in self._folder.glob("*/*") if path.is_dir()]:
             ones = wanted.get(there.relative_to(self._folder).as_posix(), ())
@@ -265,10 +264,7 @@ class Delivery:
                 if proof.failure:
                     self.failures[self._workload(shape), shape.runtime] = proof.failure
                 shape = replace(
-                    shape,
-                    draws=proof.draws,
-                    difference=proof.difference,
-                    tolerance=proof.tolerance,
+                    shape, draws=proof.draws, difference=proof.difference, tolerance=proof.tolerance
                 )
             shapes.append(shape)
         self._write(replace(self.manifest, shapes=tuple(shapes)))
@@ -292,47 +288,50 @@ class Delivery:
         lengths = sorted({w.length for w in self._asked.workloads if w.length is not None})
         if not between(batches) and not between(lengths):
             return
-        padding, why = None, None
         try:
             axes = _axes(first, lengths, self._prover)
-            names = self.manifest.interface.names
-            masked = MASK in names and axes.inputs[names.index(MASK)][1] is not None
-            known = {(shape.length, shape.batch) for shape in self.manifest.shapes}
-            gaps = [
-                replace(first, length=length, batch=batch)
-                for length in [*lengths, *(between(lengths, LENGTHS) if masked else ())] or [None]
-                for batch in [*batches, *between(batches)]
-                if (length, batch) not in known
-            ]
-            if gaps:
-                axes = replace(axes, batch=True, length=masked)
-                step = math.ceil(len(gaps) / MOST_BETWEEN)
-                padding = self._proven_padding(axes, gaps[::step])
         except WorkerError as error:
-            why = str(error)
-        self._write(replace(self.manifest, padding=padding, unpadded=why))
+            self._write(replace(self.manifest, unpadded=str(error)))
+            return
+        names = self.manifest.interface.names
+        masked = MASK in names and axes.inputs[names.index(MASK)][1] is not None
+        known = {(shape.length, shape.batch) for shape in self.manifest.shapes}
+        gaps: dict[str, list[Workload]] = {name: [] for name in PADDED}
+        for length in [*lengths, *(between(lengths, LENGTHS) if masked else ())] or [None]:
+            for batch in [*batches, *between(batches)]:
+                if (length, batch) not in known:
+                    along = [batch not in batches, bool(lengths) and length not in lengths]
+                    name = PADDED[2 if all(along) else along.index(True)]
+                    gaps[name].append(replace(first, length=length, batch=batch))
+        # All of it is tried; what is not proven is taken back.
+        everything = replace(axes, batch=True, length=True, together=True)
+        self._write(replace(self.manifest, padding=everything))
+        padding, is_proven, why = axes, dict.fromkeys(PADDED, False), list[str]()
+        for name, some in gaps.items():
+            if some and (name != PADDED[2] or not why):
+                try:
+                    padding, is_proven[name] = self._proven_padding(padding, some), True
+                except WorkerError as error:
+                    why.append(f"{name}: {error}")
+        batch, length, both = is_proven.values()
+        found = (
+            replace(padding, batch=batch, length=length, together=both) if padding.draws else None
+        )
+        self._write(replace(self.manifest, padding=found, unpadded="; ".join(why) or None))
 
     def _proven_padding(self, padding: Padding, gaps: Sequence[Workload]) -> Padding:
-        """Return the padding with its proof at the gaps that it would serve.
-
-        What none of these is padded in is not padded at all.
+        """Return the padding with the proof at the gaps that it would serve.
 
         Raises:
             WorkerError: outputs differ at one, or it would serve none.
         """
-        self._write(replace(self.manifest, padding=padding))
         served = [
             (workload, shape)
-            for workload in gaps
+            for workload in gaps[:: math.ceil(len(gaps) / MOST_BETWEEN)]
             if (shape := deployment.padded_to(self.manifest, self._prover.look(workload)[1]))
         ]
         if not served:
             raise WorkerError("unavailable", "no shape that is served is the next larger one")
-        padding = replace(
-            padding,
-            batch=any(workload.batch < shape.batch for workload, shape in served),
-            length=any((w.length or 0) < (shape.length or 0) for w, shape in served),
-        )
         for workload, shape in served:
             proof = self._proof(workload, shape, draws_between(len(served)))
             if proof.failure:
@@ -519,9 +518,7 @@ class Prover:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: object, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.rest()
 
     def _worker(self, label: str) -> Worker:

@@ -113,7 +113,9 @@ class Asked:
         self.live = None if isinstance(self.model, str) else unpack(self.model, self.inputs)
         self.device = api.pick_device(self.device)
         if not self.command:
-            self.command = f"ft.optimize(module, inputs, batch=…, output={str(self.output)!r})"
+            self.command = f"frameworktax optimize {self.model} --batch … -o {self.output}"
+            if self.live is not None:
+                self.command = f"ft.optimize(module, inputs, batch=…, output={str(self.output)!r})"
         if self.aim not in race.AIMS:
             raise UsageError(f"no --for {self.aim}; choose {', '.join(race.AIMS)}")
         self.allow = (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)

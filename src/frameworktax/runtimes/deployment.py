@@ -237,9 +237,10 @@ class Padding:
     Attributes:
         inputs: axes of each; further rows repeat the last, further tokens are 0, in the mask too.
         outputs: axes of each tensor, in order.
-        batch: whether outputs were proven equal where rows are added.
+        batch: whether outputs were proven equal where rows alone are added.
         length: the same for tokens; only where there is a mask.
-        draws: inputs over which that was proven, for both.
+        together: the same for both at once; None in older manifests: where both of them are.
+        draws: inputs over which that was proven, in all.
         difference: the largest one found, as a share of the largest output.
     """
 
@@ -247,6 +248,7 @@ class Padding:
     outputs: tuple[Axes, ...]
     batch: bool = False
     length: bool = False
+    together: bool | None = None
     draws: int = 0
     difference: float = 0.0
 
@@ -286,7 +288,7 @@ class Manifest:
 
     Attributes:
         model: its name, or the class of a live module.
-        is_live: whether it was a module of the caller's, which no command can build again.
+        is_live: whether it was a module of the caller's: what makes it anew is Python's.
         command: makes the deployment anew.
         made: when, ISO 8601.
         frameworktax: version that wrote it.
@@ -419,8 +421,7 @@ def parse(folder: Path) -> Manifest:
 
 
 def _damaged(path: Path, error: Exception) -> DeploymentError:
-    said = f"{path} is damaged ({type(error).__name__}); make the deployment again"
-    return DeploymentError(said)
+    return DeploymentError(f"{path} is damaged ({type(error).__name__}); make the deployment again")
 
 
 def _frozen(value: Any) -> Any:
@@ -434,9 +435,7 @@ def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
     """Yield why a deployment cannot be loaded here, the cheap reasons first."""
     here, its = this_machine(), manifest.machine
     if (here.system, here.architecture) != (its.system, its.architecture):
-        yield (
-            f"made for {its.system} {its.architecture}, this is {here.system} {here.architecture}"
-        )
+        yield f"made for {its.system} {its.architecture}, not {here.system} {here.architecture}"
     lacking = sorted(set(its.features) - set(here.features))
     if lacking:
         yield f"made on {its.cpu}; this processor lacks {', '.join(lacking[:4])}"
@@ -521,7 +520,9 @@ def padded_to(manifest: Manifest, sizes: Sequence[Sequence[int]]) -> Shape | Non
     if above.runtime is None or below.runtime is None:
         return None
     grows = (above.batch > here[0], (above.length or 0) > here[1])
-    if (grows[0] and not padding.batch) or (grows[1] and not padding.length):
+    both = padding.batch and padding.length if padding.together is None else padding.together
+    proven = {(True, False): padding.batch, (False, True): padding.length, (True, True): both}
+    if not proven.get(grows, True):
         return None
     for size, large, axes in zip(sizes, above.sizes, padding.inputs, strict=True):
         differs = [at for at, (n, m) in enumerate(zip(size, large, strict=False)) if n != m]
