@@ -36,9 +36,10 @@ class FakeEvents(Events):
 
     kernel = True
     refuses = 0
+    has_processors = False
 
     def __init__(self, period_ns, *, processors=False):
-        if processors:
+        if processors and not self.has_processors:
             raise RefusedError(errno.EACCES, "no privileges")
         super().__init__(period_ns)
         self.ran = {}
@@ -258,6 +259,19 @@ def test_an_observation_of_two_threads(machine):
     written = document.dump(found)
     assert written["sections"][1]["tid"] == 2
     jsonschema.validate(written, json_document.schema(document.Program))
+
+
+@pytest.mark.parametrize(("lost", "codes"), [(10, set()), (30, {"samples-lost"})])
+def test_samples_that_processors_lost_are_of_no_thread(machine, monkeypatch, lost, codes):
+    monkeypatch.setattr(FakeEvents, "has_processors", True)
+    with Observation(PID, root=machine.root, period_ns=1000) as observation:
+        events = observation._processors
+        events.due, events.lost = 1000, lost
+        found = observation.finish()
+    assert [section.lost for section in found.sections] == [None, None]
+    assert {note.code for note in found.notes} == codes
+    assert "samples-lost" not in {note.code for note in found.processes[0].notes}
+    jsonschema.validate(document.dump(found), json_document.schema(document.Program))
 
 
 def test_where_kernel_mode_gives_no_samples_the_system_is_what_is_missing(machine, monkeypatch):

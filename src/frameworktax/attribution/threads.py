@@ -49,7 +49,8 @@ class ThreadSamples:
         cpu_ns: CPU time by the scheduler, samples or not. Of a thread that ended its event's own
             count, which is too high where a hypervisor took the processor away, or with events of
             processors its samples.
-        lost: samples that were due and have no record.
+        lost: samples that were due and have no record; with events of processors they may be of
+            any program, and ``Events`` has their number.
         ended: whether the thread ended.
     """
 
@@ -79,6 +80,7 @@ class Events:
     Attributes:
         sees_kernel: whether time inside the operating system gives samples; None before the first.
         threads: thread → where its samples go.
+        due, lost: of processors: samples of every program that were due, and have no record.
         lock: to be held by who calls or changes anything of this.
 
     Args:
@@ -92,6 +94,7 @@ class Events:
         self.period_ns = period_ns
         self.sees_kernel: bool | None = processors or None
         self.threads: dict[int, ThreadSamples] = {}
+        self.due = self.lost = 0
         self.lock = threading.RLock()
         self._is_of_threads = not processors
         self._rings: dict[int, perf.Ring] = {}
@@ -121,10 +124,7 @@ class Events:
         self.threads[samples.thread] = samples
 
     def read(self) -> None:
-        """Hand out what the rings hold, so that they have room again.
-
-        A sample of a processor that was lost may have been another program's: a thread has it.
-        """
+        """Hand out what the rings hold, so that they have room again."""
         for number, ring in self._rings.items():
             found, data = TreeSamples(), ring.take()
             found.take(data)
@@ -135,9 +135,11 @@ class Events:
                 elif own is not None:
                     own.system += 1
             lost = ring.newly_lost(data)
-            if lost and self.threads:
-                first = next(iter(self.threads))
-                self.threads[number if self._is_of_threads else first].lost += lost
+            if self._is_of_threads:
+                self.threads[number].lost += lost
+            else:
+                self.due += len(found.tid) + lost
+                self.lost += lost
 
     def cpu_ns(self, thread: int) -> int | None:
         """Return a thread's CPU time until the last reading, by its event; None without one."""

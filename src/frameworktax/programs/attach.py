@@ -199,7 +199,7 @@ class _Observed:
                 tax_share=one.tax_share(self._per),
                 bill_ns=one.bill_ns(),
                 samples=one.leaves.total(),
-                lost=one.lost,
+                lost=one.lost if self._per == "thread" else None,
                 ended=one.ended,
             )
             for thread, one in self.threads.items()
@@ -416,6 +416,13 @@ class Observation:
         took_ns = time.perf_counter_ns() - self._begin_ns
         sections = [section for one in every for section in one.sections()]
         share = self._seen.tax_share(self._per)
+        events, said = self._processors, []
+        if events is not None and events.lost > LOST * events.due:
+            text = (
+                f"{events.lost:,} of {events.due:,} samples of these processors were lost; how "
+                "many of them were of what is observed here is not known"
+            )
+            said.append(Note("samples-lost", text))
         return Program(
             verb="attach",
             command=self.target.command,
@@ -427,6 +434,7 @@ class Observation:
             tax_share=share,
             processes=tuple(one.process(self._missing) for one in every),
             sections=tuple(sorted(sections, key=lambda section: -section.cpu_ns)),
+            notes=tuple(said),
         )
 
     def finish(self) -> Program:
