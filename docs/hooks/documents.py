@@ -16,8 +16,7 @@ What a store holds, line by line: [Stores](../store.md). What the words mean: [R
 WHAT = {
     "run": "Written by `measure`, `sweep`, `explain` and `report` with `--json`.",
     "comparison": "Written by `frameworktax compare --json`.",
-    "program": "Written by `frameworktax attach --json`.",
-    "calls": "Written by `frameworktax run --json`.",
+    "program": "Written by `run` and `attach` with `--json`.",
 }
 
 

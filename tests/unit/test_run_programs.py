@@ -681,21 +681,78 @@ def test_values_are_kept_within_a_bound(watched, tmp_path, monkeypatch):
     ]
 
 
-def test_threads_without_a_section_are_counted_all_the_same(tmp_path, monkeypatch):
+def test_many_threads_that_call_the_same_are_as_one_that_makes_all_their_calls(watched):
+    torch, clock, read = watched
+    net = timed(torch, clock, 6, timed(torch, clock, 4))
+    for _ in range(40):
+        net()
+    found = read()
+    (tid,) = found.threads
+    alone = found.threads[tid]
+    alone.details = [
+        one._replace(cpu_ns=one.end_ns - one.begin_ns, queued_ns=0) for one in alone.details
+    ]
+    caught = [
+        (begin + at * MS + MS // 2, KERNEL_LEAF if at % 10 >= 6 else PYTHON_LEAF)
+        for begin in alone.rows[:, 0].tolist()
+        for at in range(10)
+    ]
+    (one,) = program_of(found, {tid: caught})
+
+    found.threads, samples = {}, {}
+    for number, row in enumerate(alone.rows):
+        move = number * 3 * MS - int(row[0])  # the next one begins while three of them run
+        thread = tid + 1 + number
+        found.names[thread] = f"Thread-{number} (work)"
+        found.threads[thread] = observed.ThreadNotes(
+            rows=row[None] + np.array([move, move, 0]),
+            details=[d.moved(move) for d in alone.details if d.begin_ns == row[0]],
+        )
+        samples[thread] = [
+            (time_ns + move, leaf) for time_ns, leaf in caught[10 * number : 10 * number + 10]
+        ]
+    (many,) = program_of(found, samples)
+    assert (many.tid, many.threads, many.name) == (None, 40, "40 threads, Thread-N (work)")
+    assert many.kinds == one.kinds
+    assert len(many.kinds[0].layers) > 1 and many.kinds[0].tax_share.value == pytest.approx(0.6)
+    assert (many.wall_ns, many.cpu_ns) == (40 * 10 * MS, 40 * 10 * MS)
+
+    # Samples of a thread before its first call are its processor time, and none of a call.
+    early = {thread: [(-MS, PYTHON_LEAF), *own] for thread, own in samples.items()}
+    (more,) = program_of(found, early)
+    assert (more.cpu_ns, more.kinds, more.between) == (440 * MS, many.kinds, many.between)
+
+    # What another thread computes meanwhile is said of these as of one.
+    helper = {tid + 100: [(at * MS, KERNEL_LEAF) for at in range(120)]}
+    sections = program_of(found, samples | helper)
+    assert [len(section.kinds) for section in sections] == [1, 0]
+    assert sections[0].kinds[0].tax_share is None and "60%" in sections[0].kinds[0].reason
+
+    # A thread that calls something else, and the main one, have their own section.
+    other = found.roots[1] | {"root": 2, "class": "Other"}
+    found.roots[2] = other
+    for thread in (tid + 200, found.pid):
+        rows = alone.rows[:1] + np.array([0, 0, int(thread != found.pid)])
+        found.threads[thread] = observed.ThreadNotes(rows=rows)
+    sections = program_of(found, {})
+    assert [section.threads for section in sections] == [40, 1, 1]
+    assert {section.tid for section in sections} == {None, tid + 200, found.pid}
+    assert sum(kind.calls for section in sections for kind in section.kinds) == 42
+
+
+def test_the_headline_counts_all_threads_that_call(tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text("")
     kind = kind_with([], tmp_path)
     many = [
-        Section(pid=1, parent=0, tid=n, name="", wall_ns=1, cpu_ns=0, kinds=(kind,))
-        for n in range(running.MANY + 8)
+        Section(pid=1, tid=tid, threads=threads, name="", wall_ns=1, cpu_ns=0, kinds=(kind,))
+        for tid, threads in ((None, 40), (1, 1))
     ]
     ended = launch.Ended(1, 0, 0, 10, None, True, 0, "not allowed")
     monkeypatch.setattr(launch, "run", lambda *_, **__: ended)
     monkeypatch.setattr(observed, "sections", lambda *_, **__: many)
     program = running.run_program(str(tmp_path / "a.py"), [])
-    assert len(program.sections) == running.MANY
-    assert f"in one of {len(many)} threads" in program.headline
-    left_out = [note.text for note in program.notes if note.code == "threads-left-out"]
-    assert left_out and left_out[0].startswith("8 more threads")
+    assert program.sections == tuple(many)
+    assert "in 40 of 41 threads" in program.headline
 
 
 def test_a_program_without_calls_says_so():

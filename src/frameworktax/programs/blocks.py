@@ -241,7 +241,7 @@ def _calling(sections: Sequence[Section]) -> list[Block]:
 
 def _title(section: Section) -> str:
     name = f" ({section.name})" if section.name else ""
-    main = section.tid == section.pid
+    main = section.tid in (section.pid, None)
     return f"Process {section.pid}" + ("" if main else f", thread {section.tid}") + name
 
 

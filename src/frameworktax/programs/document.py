@@ -17,7 +17,9 @@ from frameworktax.records import Environment, Estimate, Layer, Note
 from frameworktax.report.json_document import plain
 
 SCHEMA = "frameworktax.program"
-VERSION = 1
+VERSION = 2
+"""History: 1 had ``idle_ns`` of a process, ``before_ns`` of a section and ``lines`` of both kinds and
+sections; 2 has ``threads`` of a section, whose ``tid`` and ``lost`` may be null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,8 @@ class Section(HtmlRepr):
     """A thread.
 
     Attributes:
-        pid, tid: as the operating system counts; ``tid`` of the thread.
+        pid, tid: as the operating system counts; ``tid`` None for many threads together.
+        threads: how many they are; all of their times are sums.
         name: of the thread, and of the process where it was run.
         wall_ns: between its first call's begin and its last one's end; without calls while it
             was seen.
@@ -103,22 +106,24 @@ class Section(HtmlRepr):
         parent: that started the process, if it is known.
         tax_share: share of its processor time outside math kernels; None where it is not known.
         bill_ns: its processor time by line of the breakdown.
-        samples, lost: how many there are, and how many were due and have no record.
+        samples, lost: how many there are, and how many were due and have no record; None where that
+            is known of all programs on the processors together.
         ended: whether the thread has ended.
         kinds: of calls, those that took most time first.
         between: of ``wall_ns``, what belongs to no kind.
     """
 
     pid: int
-    tid: int
+    tid: int | None
     name: str
     wall_ns: int
     cpu_ns: int
+    threads: int = 1
     parent: int | None = None
     tax_share: Estimate | None = None
     bill_ns: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
-    lost: int = 0
+    lost: int | None = 0
     ended: bool = False
     kinds: tuple[Kind, ...] = ()
     between: tuple[Part, ...] = ()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ LONGEST = 2.0
 later, the program did something else in between."""
 HELPED = 0.05
 """Samples of other threads' kernels, over a call's own, from which its tax is not known."""
+MANY = 32
+"""Threads of a process with calls from which those that call the same are one section."""
 TRIALS, INNER = 200, 10
 """Calls of an empty module, and modules that it calls, which give the cost of noting."""
 LIBRARIES = 6
@@ -67,6 +70,11 @@ class Samples:
     def only(self, which: np.ndarray) -> Samples:
         """Return some of them, by a mask or indices."""
         return replace(self, time_ns=self.time_ns[which], leaf=self.leaf[which])
+
+    def moved(self, begin_ns: int, end_ns: int, by_ns: int) -> Samples:
+        """Return them with those of a stretch moved in time, the others before all."""
+        during = (self.time_ns >= begin_ns) & (self.time_ns <= end_ns)
+        return replace(self, time_ns=np.where(during, self.time_ns + by_ns, -1))
 
     def by_leaf(self) -> Counter[Leaf]:
         """Return how many there are of each place."""
@@ -168,12 +176,66 @@ def sections(
     for pid in sorted({*known, *(pid for pid, _ in samples)}):
         process = known.get(pid) or ProcessNotes(pid)
         own = {tid: one for (number, tid), one in samples.items() if number == pid}
-        for tid in sorted({*process.threads, *own}):
+        for tids in _groups(process, own):
+            tid, is_one = tids[0], len(tids) == 1
+            notes, seen = (process, own) if is_one else _joined(process, tids, own, ended.begin_ns)
             # Not those of the program's threads: they compute for themselves.
-            others = [one for t, one in own.items() if t != tid and t not in process.threads]
-            thread = _Thread(process, tid, ended, own.get(tid), cost)
-            found.append(thread.section(others, skip_first, only))
+            others = [one for t, one in seen.items() if t != tid and t not in process.threads]
+            thread = _Thread(notes, tid, ended, seen.get(tid), cost)
+            section = thread.section(others, skip_first, only)
+            found.append(section if is_one else replace(section, tid=None, threads=len(tids)))
     return sorted(found, key=lambda s: (-sum(k.wall_ns for k in s.kinds), -s.cpu_ns))
+
+
+def _groups(process: ProcessNotes, own: Iterable[int]) -> list[list[int]]:
+    """Return threads that are one section: each alone, or many that call the same together."""
+    calling = {tid for tid, notes in process.threads.items() if len(notes.rows)}
+    found: dict[Any, list[int]] = {}
+    for tid in sorted({*process.threads, *own}):
+        key: Any = tid
+        if len(calling) > MANY and tid in calling and tid != process.pid:
+            about = [process.roots[root] for root in {*process.threads[tid].rows[:, 2].tolist()}]
+            key = frozenset((one["kind"], one["class"]) for one in about)
+        found.setdefault(key, []).append(tid)
+    return list(found.values())
+
+
+def _joined(
+    process: ProcessNotes, tids: Sequence[int], own: Mapping[int, Samples], begin_ns: int
+) -> tuple[ProcessNotes, dict[int, Samples]]:
+    """Return the notes of many threads as the first one's, its samples, and those of helpers.
+
+    Times are moved so that the first call of each begins where the last one of the thread before
+    it ended; what helpers computed meanwhile is moved alike.
+    """
+    notes, seen = ThreadNotes(), defaultdict[int, list[Samples]](list)
+    helpers = own.keys() - process.threads.keys()
+    rows, counted = [], []
+    for tid in tids:
+        thread = process.threads[tid]
+        begin, end = thread.span()
+        by = begin_ns - begin
+        rows.append(thread.rows + np.array([by, by, 0]))
+        counted.append(thread.counted + np.array([by, by, 0, 0]))
+        notes.details += [detail.moved(by) for detail in thread.details]
+        if tid in own:
+            seen[tids[0]].append(own[tid].moved(begin, end, by))
+        for helper in helpers:
+            moved = own[helper].moved(begin, end, by)
+            seen[helper].append(moved.only(moved.time_ns >= 0))
+        begin_ns += end - begin
+    notes.rows, notes.counted = np.concatenate(rows), np.concatenate(counted)
+    together = {
+        number: replace(
+            parts[0],
+            time_ns=np.concatenate([one.time_ns for one in parts]),
+            leaf=np.concatenate([one.leaf for one in parts]),
+        )
+        for number, parts in seen.items()
+    }
+    names = {re.sub(r"\d+", "N", process.names.get(tid, "")) for tid in tids}
+    name = ", ".join([f"{len(tids)} threads", *filter(None, names if len(names) == 1 else ())])
+    return replace(process, threads={tids[0]: notes}, names={tids[0]: name}), together
 
 
 class _Thread:
@@ -681,6 +743,14 @@ class Detail(NamedTuple):
     cpu_ns: int
     queued_ns: int
     notes: np.ndarray
+
+    def moved(self, by_ns: int) -> Detail:
+        """Return it as if it had been later."""
+        notes = self.notes.copy()
+        notes[::2] += by_ns
+        return self._replace(
+            begin_ns=self.begin_ns + by_ns, end_ns=self.end_ns + by_ns, notes=notes
+        )
 
 
 @dataclass

@@ -15,8 +15,6 @@ from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
 
 BY = ("module", "none")
-MANY = 32
-"""Threads with calls that have a section."""
 
 
 def run_program(
@@ -77,14 +75,6 @@ def run_program(
     wall_ns = ended.end_ns - ended.begin_ns
     name = f"-m {program}" if module else Path(program).name
     headline = _headline(name, wall_ns, sections, top)
-    calling = [section for section in sections if section.kinds]
-    if len(calling) > MANY:
-        text = (
-            f"{len(calling) - MANY} more threads called modules, and have no section; attach shows "
-            "a program of many threads as a whole"
-        )
-        said.append(Note("threads-left-out", text))
-        sections = calling[:MANY] + [section for section in sections if not section.kinds]
     lost = ended.samples.lost if ended.samples else 0
     if lost:
         said.append(Note("samples-lost", f"{lost} samples were lost"))
@@ -121,7 +111,8 @@ def _headline(name: str, wall_ns: int, sections: Sequence[Section], top: Kind | 
     most = max(calling, key=lambda section: sum(kind.wall_ns for kind in section.kinds))
     calls_ns = sum(kind.wall_ns for kind in most.kinds)
     text = f"{name}: calls took {duration(calls_ns)} of {duration(wall_ns)}"
-    text += f" in one of {len(calling)} threads" if len(calling) > 1 else ""
+    threads = sum(section.threads for section in calling)
+    text += f" in {most.threads} of {threads} threads" if threads > 1 else ""
     if top is None:
         return text
     if top.tax_share is None:
