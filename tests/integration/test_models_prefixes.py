@@ -190,6 +190,21 @@ def test_a_hub_out_of_reach_is_one_line(folder, monkeypatch) -> None:
     assert "name a model type (hf:bert), a folder" in said
 
 
+def test_a_hub_that_does_not_answer_is_not_asked_again_and_again(monkeypatch) -> None:
+    from huggingface_hub import constants
+
+    nowhere = "http://127.0.0.1:9"
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
+    template = f"{nowhere}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    refused("hf:nobody/has-this-model cannot be loaded", model="hf:nobody/has-this-model")
+    assert waits == []
+
+
 def test_weights_that_memory_cannot_hold_are_not_made(folder, monkeypatch) -> None:
     from frameworktax.models import hugging_face
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -262,6 +264,8 @@ CONFIG = "config.json"
 CALIBRATION_BATCH = 2
 DEFAULT_LENGTH, DEFAULT_IMAGE_SIZE, TWO_SECONDS = 128, 224, 32_000
 """Tokens, pixels a side, samples of audio."""
+HUB_S = 5.0
+"""That the hub has to answer; its own client asks six times, over half a minute."""
 
 
 def build_any(name: str, workload: Workload) -> Model:
@@ -326,6 +330,8 @@ def _config(name: str, workload: Workload) -> Any:
             )
         return CONFIG_MAPPING[name]()
     try:
+        if not is_folder and name[0] not in "./":
+            _ask_hub()
         settings, _ = PreTrainedConfig.get_config_dict(name)
         foreign = settings.get("model_type") not in CONFIG_MAPPING_NAMES
         if foreign and "auto_map" in settings and not workload.trust_remote_code:
@@ -341,6 +347,18 @@ def _config(name: str, workload: Workload) -> Any:
             f"hf:{name} cannot be loaded: {text}; name a model type (hf:bert), a folder written by "
             "save_pretrained (hf:./folder), or a model on the hub (hf:owner/name)"
         ) from error
+
+
+def _ask_hub() -> None:
+    """Have the hub's client use its cache alone where the hub does not answer: it would try on."""
+    from huggingface_hub import constants
+
+    asked = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    try:
+        urllib.request.urlopen(asked, timeout=HUB_S).close()
+    except OSError as error:
+        if not isinstance(error, urllib.error.HTTPError):  # which is an answer
+            constants.HF_HUB_OFFLINE = True
 
 
 def _class(config: Any, workload: Workload) -> Any:
