@@ -6,6 +6,7 @@ import json
 import pickle
 from collections import deque
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,8 @@ from frameworktax.records import (
 )
 from frameworktax.store.shards import FIRST
 from frameworktax.sweep import ray as ray_module
-from frameworktax.sweep.executor import Done, Job, lost
+from frameworktax.sweep import run
+from frameworktax.sweep.executor import Done, Job, Platform, lost
 from frameworktax.sweep.ray import LostError, Node, RayExecutor, shipped
 from frameworktax.sweep.ray_node import News
 from frameworktax.sweep.study import load
@@ -330,3 +332,24 @@ def test_code_is_sent_as_one_file(tmp_path, monkeypatch):
     ):
         with pytest.raises(UsageError, match=word):
             shipped(job(model=model).points)
+
+
+def test_what_is_not_on_a_node_is_refused_before_anything_is_submitted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").touch()
+    (tmp_path / "bert").mkdir()
+    submitted = []
+    fake = SimpleNamespace(
+        platforms=lambda: [Platform(label="local", device="cpu", host="a", slots=1)],
+        submit=submitted.append,
+        completed=lambda wait_s: iter(()),
+        close=lambda: None,
+    )
+    monkeypatch.setattr(run, "open_executor", lambda *_: fake)
+    for model in ("onnx:net.onnx", "hf:./bert", "hf:bert"):
+        study = {"grid": {"models": ["mlp", model], "runtimes": "eager", "batch": 1}}
+        with pytest.raises(UsageError, match="name that from the root"):
+            run.sweep(study, store=tmp_path / "store", engine="ray")
+        assert submitted == []
+    for model in (f"onnx:{tmp_path}/net.onnx", f"hf:{tmp_path}/bert", "hf:owner/name", "hf:gpt2"):
+        assert shipped(job(model=model).points) == {}

@@ -317,13 +317,19 @@ def shipped(points: Iterable[Point]) -> dict[str, str]:
     """Return the files of the user's own models among points, with their source.
 
     A file goes alone: what it imports must be installed on the nodes, as must a model that is
-    named by its package.
+    named by its package. A folder, or an ONNX file, must be at one path on all of them.
 
     Raises:
         UsageError: a file cannot be read, or it has no place on a node.
     """
     found: dict[str, str] = {}
     for name in dict.fromkeys(point.workload.model for point in points):
+        prefix, _, data = name.partition(":")
+        if prefix in ("onnx", "hf") and not Path(data).is_absolute() and Path(data).exists():
+            raise UsageError(
+                f"{name} is not sent to the nodes; put it at one path on all of them and here, and "
+                f"name that from the root: {prefix}:/path/to/{Path(data).name}"
+            )
         where = Path(name.rpartition(":")[0])
         if not models.is_user_model(name) or not (where.suffix == ".py" or "/" in str(where)):
             continue

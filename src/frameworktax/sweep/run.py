@@ -111,6 +111,10 @@ def sweep(
     with contextlib.closing(executor):
         platforms = {platform.label: platform.device for platform in executor.platforms()}
         loaded = load(study, overrides, platforms=platforms, allow_code=allow_code)
+        if engine != "local":
+            from frameworktax.sweep.ray import shipped
+
+            shipped(loaded.points)  # what has no place on a node is refused before anything runs
         for reference in loaded.code:
             reporter.say(f"runs code of yours: {reference}")
         is_here = engine == "local"  # a cluster's nodes are locked one by one
