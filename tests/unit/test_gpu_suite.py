@@ -274,6 +274,33 @@ def test_without_what_it_needs_the_suite_says_so_and_measures_nothing(
     assert not (tmp_path / "gpu/summary.json").exists()
 
 
+def test_without_torch_another_python_is_asked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_suite, "has", lambda name: name not in ("torch", "msgspec"))
+    words = ["--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
+    assert gpu_suite.main(words) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "torch, msgspec missing; install torch" in said and "make gpu PYTHON=" in said
+    assert not (tmp_path / "gpu/summary.json").exists()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_cache_that_cannot_be_written_is_said_before_any_part_begins(
+    tmp_path, monkeypatch, capsys, is_there
+):
+    cache = tmp_path / "file" / "cache"
+    if is_there:  # on a file system that is mounted to be read
+        cache.mkdir(0o700, parents=True)
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != cache)
+    else:
+        cache.parent.touch()
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(cache))
+    monkeypatch.setattr(gpu_suite, "executor", lambda site: pytest.fail)
+    words = ["--dry-run", "--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
+    assert gpu_suite.main(words) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "name another folder in FRAMEWORKTAX_CACHE" in said
+
+
 def test_a_torch_that_reaches_no_device_is_said_before_any_part_begins(
     tmp_path, monkeypatch, capsys
 ):

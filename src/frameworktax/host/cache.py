@@ -149,6 +149,8 @@ def private_folder(folder: Path, variable: str, *, parents: bool) -> Path:
         ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise UsageError(f"{folder} is not this user's folder; name another in {variable}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write in {folder}; name another folder in {variable}")
     return folder
 
 
