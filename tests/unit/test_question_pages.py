@@ -8,6 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import sample_records as data
 
+import ablation
 import architectures
 import operator_times
 import operators
@@ -63,3 +64,9 @@ def test_the_bill_by_layer_adds_up_and_names_what_was_left_out(run):
 
 def test_cells_cannot_break_a_table():
     assert question.table(("a", "b"), [("x|y", "1")]) == ["| a | b |", "|---|--:|", "| x\\|y | 1 |"]
+
+
+def test_the_page_of_optimisations_is_as_the_code_writes_it_from_its_store(monkeypatch):
+    monkeypatch.setattr(ablation.vega, "write", lambda spec, path: None)
+    at = question.place("ablation", "", ["--redraw"])
+    assert ablation.page(at, {}) == at.page.read_text(encoding="utf-8")
