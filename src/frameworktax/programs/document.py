@@ -18,8 +18,8 @@ from frameworktax.report.json_document import plain
 
 SCHEMA = "frameworktax.program"
 VERSION = 2
-"""History: 1 had ``idle_ns`` of a process, ``before_ns`` of a section and ``lines`` of both kinds and
-sections; 2 has ``threads`` of a section, whose ``tid`` and ``lost`` may be null."""
+"""History: 1 had ``idle_ns`` of a process, ``before_ns`` of sections, ``lines`` of sections
+and kinds. 2 has ``threads`` of a section; its ``tid`` and ``lost`` may be null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
