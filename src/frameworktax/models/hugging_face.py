@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -351,14 +349,14 @@ def _config(name: str, workload: Workload) -> Any:
 
 def _ask_hub() -> None:
     """Have the hub's client use its cache alone where the hub does not answer: it would try on."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, get_session
 
-    asked = urllib.request.Request(constants.ENDPOINT, method="HEAD")
-    try:
-        urllib.request.urlopen(asked, timeout=HUB_S).close()
-    except OSError as error:
-        if not isinstance(error, urllib.error.HTTPError):  # which is an answer
-            constants.HF_HUB_OFFLINE = True
+    if constants.HF_HUB_OFFLINE:
+        return
+    try:  # with its proxies and certificates
+        get_session().head(constants.ENDPOINT, timeout=HUB_S)
+    except Exception:  # noqa: BLE001  requests' or httpx's, by the client's version
+        constants.HF_HUB_OFFLINE = True
 
 
 def _class(config: Any, workload: Workload) -> Any:
