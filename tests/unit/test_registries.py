@@ -43,6 +43,12 @@ def test_asking_imports_no_engine() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_name_that_is_no_utf_8_is_refused_before_it_is_a_key_that_none_reads() -> None:
+    for name in ("f\udcff.py:build", "onnx:f\udcff.onnx"):
+        with pytest.raises(UsageError, match="is not UTF-8; rename"):
+            models.check(Workload(model=name))
+
+
 def test_unknown_names_get_a_suggestion() -> None:
     with pytest.raises(UsageError, match=r"'a/b.onnx', did you mean 'onnx:a/b.onnx'\?"):
         models.check(Workload(model="a/b.onnx"))

@@ -6,7 +6,7 @@ import pytest
 
 from frameworktax import store
 from frameworktax.errors import StoreError
-from frameworktax.records import Calibration
+from frameworktax.records import Calibration, Environment, Session
 
 EACH = 200
 FORK = multiprocessing.get_context("fork")
@@ -75,3 +75,15 @@ def test_a_session_begun_on_a_full_disk_leaves_no_shard(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="no space"):
         store.Writer(tmp_path, "s")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_is_no_utf_8_is_written_so_that_it_can_be_read(tmp_path):
+    """As of a folder whose name another system has written: Python has its bytes as surrogates."""
+    where = Environment(host="ü", system="s", python="3", cpu="c", cores=1)
+    command = ("measure", "--store", b"st\xff".decode(errors="surrogateescape"), "日本")
+    session = Session(session="a", started="t", version="1", command=command, environment=where)
+    with store.Writer(tmp_path, "a") as writer:
+        writer.write(session)
+    (found,), notes = store.read(tmp_path)
+    assert (found.command, notes) == (("measure", "--store", "st?", "日本"), [])
+    assert found.environment == where

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from frameworktax.errors import UsageError, UserModelError, nearest
+from frameworktax.errors import UsageError, UserModelError, flat, nearest
 from frameworktax.models.base import SEED
 from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, unmasked
 from frameworktax.models.libraries import libraries_in
@@ -194,6 +194,8 @@ def entry_of(name: str) -> Entry:
     Raises:
         UsageError: there is no such model.
     """
+    if not name.isascii() and name.encode(errors="replace").decode() != name:
+        raise UsageError(f"the model's name '{flat(name)}' is not UTF-8; rename its file")
     if ":" in name:
         return PREFIXES.get(name.partition(":")[0] + ":NAME", USER)
     known = describe_name(name)

@@ -59,7 +59,8 @@ class Writer:
             raise
 
     def _line(self, data: Mapping[str, Any]) -> None:
-        self.append(json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        self.append(text.encode(errors="replace"))  # a path in a command may be no UTF-8
 
     def append(self, text: bytes) -> None:
         """Append a line as another writer wrote it; raises as ``write`` does."""
