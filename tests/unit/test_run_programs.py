@@ -19,7 +19,7 @@ from frameworktax.attribution.threads import TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
-from frameworktax.programs.document import Program, Section, dump
+from frameworktax.programs.document import Part, Program, Section, dump
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Table
 
@@ -572,6 +572,8 @@ def test_the_cost_of_noting_is_that_of_the_calls_noted(tmp_path):
         ("table.csv", "a,b\n1,2 3\n", False),
         ("script", "#!/bin/sh\necho\n", False),
         ("/bin/ls", None, False),
+        ("/dev/null", None, False),  # as a pipe, which can be read once
+        ("/proc/self/mem", None, False),  # a file that cannot be read
         ("ls", None, False),
     ],
 )
@@ -753,6 +755,20 @@ def test_the_headline_counts_all_threads_that_call(tmp_path, monkeypatch):
     program = running.run_program(str(tmp_path / "a.py"), [])
     assert program.sections == tuple(many)
     assert "in 40 of 41 threads" in program.headline
+
+
+def test_what_a_thread_without_calls_waits_is_no_part_of_its_processor_time():
+    parts = [
+        Part(name=name, time_ns=ns, share=ns / 500)
+        for name, ns in (("python", 100), ("waits", 400))
+    ]
+    section = Section(pid=1, tid=1, name="", wall_ns=500, cpu_ns=100, between=tuple(parts))
+    program = Program(
+        verb="run", command=("a",), headline="a", wall_ns=500, cpu_ns=100, period_ns=1,
+        sections=(section,),
+    )  # fmt: skip
+    (found,) = [block for block in program_blocks(program) if isinstance(block, Table)]
+    assert found.rows[0][-1].text == "python 100 %"
 
 
 def test_a_program_without_calls_says_so():

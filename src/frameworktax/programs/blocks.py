@@ -323,7 +323,7 @@ def _others(sections: Sequence[Section], program: Program) -> list[Block]:
                     percent(section.cpu_ns / whole),
                     ", ".join(
                         f"{part.name} {percent(part.time_ns / section.cpu_ns)}"
-                        for part in section.between[:3]
+                        for part in section.between[:-1][:3]  # the last is no CPU time
                     ),
                 )
                 for section in busy

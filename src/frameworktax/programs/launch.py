@@ -69,8 +69,12 @@ def command(program: str, arguments: Sequence[str], *, module: bool) -> list[str
         return [sys.executable, "-m", program, *arguments]
     path = Path(program)
     if path.exists():
-        if not _is_python(path):
-            raise UsageError(f"{program} is not a Python program; run observes Python only")
+        try:
+            is_python = _is_python(path)
+        except OSError as error:
+            raise UsageError(f"cannot read '{program}': {error.strerror}; name another") from error
+        if not is_python:
+            raise UsageError(f"'{program}' is not a Python program; run observes Python only")
         return [sys.executable, program, *arguments]
     found = which(program) if os.sep not in program else None
     if found is None:
@@ -102,7 +106,7 @@ def _interpreter(path: Path) -> bool:
 
 
 def _is_python(path: Path) -> bool:
-    if path.is_dir():
+    if not path.is_file():  # a pipe can be read once, and a device may never end
         return (path / "__main__.py").exists()
     if zipfile.is_zipfile(path) or path.suffix in (".py", ".pyc"):
         return True
