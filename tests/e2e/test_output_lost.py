@@ -32,6 +32,23 @@ def test_a_full_disk_below_the_output_is_one_line(words):
     assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("closed", "words", "code"),
+    [
+        (">&-", "run ok.py", 0),
+        ("2>&-", "run ok.py", 0),
+        (">&- 2>&-", "run ok.py", 0),
+        ("2>&-", "report absent", 2),
+        (">&-", "list models", 0),
+    ],
+)
+def test_a_closed_output_is_no_fault_and_its_words_go_nowhere_else(tmp_path, closed, words, code):
+    (tmp_path / "ok.py").write_text("")
+    command = f"{sys.executable} -m frameworktax {words} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (code, b"")
+
+
 def test_an_early_interrupt_is_said():
     """Ctrl-C while a command still imports what it needs."""
     early = (

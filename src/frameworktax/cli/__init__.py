@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
 import traceback
 from typing import Annotated, Any, NoReturn
@@ -39,13 +40,16 @@ USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 
 def main() -> None:
     """Run the command line; every expected error is one line and an exit code."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:  # closed: what is written there would be in a file of ours
+            into_nothing(number)
+            setattr(sys, name, os.fdopen(number, "w"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal of another encoding loses signs only
     try:
         code = app(standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # raises here, and not at exit, if the reader has left
+        sys.stdout.flush()  # raises here, and not at exit, if the reader has left
     except FrameworktaxError as error:
         if VERBOSE in sys.argv and QUIET not in sys.argv:
             traceback.print_exception(error)

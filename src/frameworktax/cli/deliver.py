@@ -259,7 +259,7 @@ def console(*, stderr: bool = False) -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # `main` decides how a command ends whose reader has left
 
-    if not stderr or sys.stderr is None:
+    if not stderr:
         return Strict(stderr=stderr, highlight=False, soft_wrap=False)
     aside = cast("IO[str]", Aside(sys.stderr))
     return Strict(file=aside, stderr=True, highlight=False, soft_wrap=False)
