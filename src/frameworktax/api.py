@@ -272,20 +272,19 @@ def run_plan(
         plan = replace(plan, points=tuple(p for p in asked if p.key() not in timed))
     if not plan.points:
         return Results(document(earlier, plan.until, asked), folder)
-    session = store.new_session_id(folder)
     ended: NothingMeasuredError | KeyboardInterrupt | None = None
-    with open_shard(folder, session, command) as writer:
+    with open_shard(folder, command) as writer:
         if reporter is not None:
             reporter.asked([point for point in plan.points if not why_not(point)], plan.until)
         try:
             with host_lock(command, reporter.say if reporter else None):
-                MeasuringSession(plan, writer, session, reporter).run()
+                MeasuringSession(plan, writer, reporter).run()
         except NothingMeasuredError as error:
             ended = error
         except KeyboardInterrupt as error:
             ended = error
             for point in without_end(writer.path, plan.points):
-                writer.write(LeftOut(session=session, point=point, reason=INTERRUPTED))
+                writer.write(LeftOut(session=writer.session, point=point, reason=INTERRUPTED))
         finally:
             if plan.live is not None:
                 Path(plan.live).unlink(missing_ok=True)

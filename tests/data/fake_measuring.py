@@ -64,12 +64,11 @@ class FakeSession:
         self,
         plan: Any,
         writer: Any,
-        session: str,
         reporter: Any = None,
         *_: object,
         **__: object,
     ) -> None:
-        self._plan, self._writer, self._session = plan, writer, session
+        self._plan, self._writer, self._session = plan, writer, writer.session
         self._reporter = reporter or Reporter()
 
     def run(self) -> None:

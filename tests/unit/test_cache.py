@@ -194,7 +194,7 @@ def test_a_session_uses_nothing_that_lies_in_its_store(tmp_path, monkeypatch):
     point = Point(workload=Workload(model="mlp", batch=1), runtime="torchscript")
     foreign = tmp_path / "foreign"
     with store.Writer(foreign, "session") as writer:
-        session = MeasuringSession(Plan(points=(point,)), writer, "session")
+        session = MeasuringSession(Plan(points=(point,)), writer)
         folders = [series.folder for series in session._series] + [session._scratch]
         assert all(cache_folder() in folder.parents for folder in folders)
         monkeypatch.setattr(session, "_measure", lambda: None)
@@ -209,7 +209,7 @@ def test_a_session_leaves_the_cache_within_its_limit(tmp_path, monkeypatch):
     for entry, used in (("new", 300), ("old", 100)):
         prepared(folder, entry, 100, used)
     with store.Writer(tmp_path / "store", "session") as writer:
-        session = MeasuringSession(Plan(points=(point,), folder=folder), writer, "session")
+        session = MeasuringSession(Plan(points=(point,), folder=folder), writer)
         monkeypatch.setattr(session, "_measure", lambda: None)
         session.run()
     assert [e.path.name for e in entries(folder)] == ["new"]

@@ -15,7 +15,7 @@ def test_a_full_cache_is_one_line_that_names_the_remedy(tmp_path):
     (cache / "scratch-s").touch()  # refuses a folder there, as a full disk does
     plan = Plan(points=(Point(workload=Workload(model="mlp"), runtime="null"),), folder=cache)
     with store.Writer(tmp_path / "store", "s") as writer:
-        session = MeasuringSession(plan, writer, "s")
+        session = MeasuringSession(plan, writer)
         with pytest.raises(StoreError, match=r"cannot write in the cache .*FRAMEWORKTAX_CACHE"):
             session.run()
     assert store.read(tmp_path / "store")[0] == []

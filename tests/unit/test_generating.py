@@ -113,7 +113,7 @@ def test_blocks_are_written_and_read_with_their_first_tokens(tmp_path):
     series = Series(FakeRuntime(), {POINT.workload.batch: POINT}, tmp_path)
     run = PointRun(series, POINT.workload.batch, 0, calls=7, call_ns=1)
     with store.Writer(tmp_path, "session") as writer:
-        Recorder(writer, "session").block(run, 0, block_of())
+        Recorder(writer).block(run, 0, block_of())
     (_, block), _ = store.read(tmp_path)
     assert block.first_token_ns == block_of().first_token_ns
 

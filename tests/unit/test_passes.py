@@ -101,7 +101,7 @@ class Ran:
         )
         plan = Plan(points=points, folder=self.tmp_path / "cache", **{"until": 0.03, **plan})
         with store.Writer(self.tmp_path / "s", "session") as writer:
-            session = MeasuringSession(plan, writer, "session", self.listener, clock=self.clock)
+            session = MeasuringSession(plan, writer, self.listener, clock=self.clock)
             session._process = self.host.process
             session._begin_templates = lambda: None
             try:

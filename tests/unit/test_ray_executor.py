@@ -1,11 +1,14 @@
-"""The Ray executor without Ray: which node fits, what comes home, what was lost, how it ends."""
+"""The Ray executor by a module that stands in for Ray: what it asks, what comes home, its end."""
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import socket
+import sys
 from collections import deque
-from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,12 +32,21 @@ from frameworktax.store.shards import FIRST
 from frameworktax.sweep import ray as ray_module
 from frameworktax.sweep import run
 from frameworktax.sweep.executor import Done, Job, Platform, lost
-from frameworktax.sweep.ray import LostError, Node, RayExecutor, shipped
-from frameworktax.sweep.ray_node import News
+from frameworktax.sweep.ray import News, NodeHost, RayExecutor, shipped
+from frameworktax.sweep.run import open_executor, platforms_of
 from frameworktax.sweep.study import load
 
-LEFT = Node(id="a", address="10.0.0.1", labels=("left",))
-RIGHT = Node(id="b", address="10.0.0.2", labels=("right", "big"), memory_bytes=8)
+
+def a_node(name, address, label, kind="", **more):
+    return {
+        "NodeID": name, "Alive": True, "NodeManagerAddress": address,
+        "Labels": {"frameworktax": label, "disk": "nvme", "ray.io/accelerator-type": kind},
+        "Resources": {"CPU": 8.0, "rack7": 1.0}, **more,
+    }  # fmt: skip
+
+
+LEFT = a_node("a", "10.0.0.1", "left")
+RIGHT = a_node("b", "10.0.0.2", "right", "big", Resources={"memory": 8.0})
 
 
 def job(name="j", platform="left", model="mlp") -> Job:
@@ -72,45 +84,83 @@ BEGUN = news(shard())
 DONE = news(done=end())
 
 
-class Cluster:
-    """A cluster whose nodes answer by a script: node id → answers, an exception for a loss."""
+class RayError(Exception):
+    pass
+
+
+class Ray(SimpleNamespace):
+    """A module whose nodes answer by a script: node id → answers, an exception for a loss."""
+
+    exceptions = SimpleNamespace(RayError=RayError)
 
     def __init__(self, nodes=(LEFT, RIGHT), script=None):
+        super().__init__(fault=None)
         self.alive = list(nodes)
         self.script = {key: deque(value) for key, value in (script or {}).items()}
+        self.begun = []
+        self.options = []
         self.asked = []
         self.orders = []
         self.dropped = []
-        self.closed = False
+        self.ended = 0
+
+    def is_initialized(self):
+        return False
+
+    def init(self, **arguments):
+        self.begun.append(arguments)
+        if self.fault is not None:
+            raise self.fault
+
+    def shutdown(self):
+        self.ended += 1
 
     def nodes(self):
-        return list(self.alive)
+        return [*self.alive, a_node("dead", "10.0.0.9", "dead", Alive=False)]
 
-    def host(self, node, command, wanted):
+    def remote(self, kind):
+        assert kind is NodeHost
+
+        def options(**given):
+            self.options.append(given)
+            return SimpleNamespace(remote=lambda *more: self.start(given, *more))
+
+        return SimpleNamespace(options=options)
+
+    def start(self, given, command, wanted):
         assert command == ("sweep",) and "torch" in wanted
-        return node.id
+        return Host(self, given["scheduling_strategy"][0])
 
-    def ask(self, host, method, *arguments):
-        self.asked.append((host, method))
-        if method == "begin":
-            self.orders.append(arguments)
-        return (host, method, len(self.asked))
-
-    def ready(self, promises, wait_s):
+    def wait(self, promises, timeout):
+        assert promises
         kept = [p for p in promises if p[1] == "stop" or self.script.get(p[0])]
-        return kept[:1]
+        return kept[:1], promises
 
-    def answer(self, promise):
+    def get(self, promise, timeout):
         found = self.script[promise[0]].popleft()
         if isinstance(found, Exception):
             raise found
         return found
 
-    def drop(self, host):
-        self.dropped.append(host)
+    def kill(self, host, no_restart):
+        assert no_restart
+        self.dropped.append(host.node)
 
-    def close(self):
-        self.closed = True
+
+class Host:
+    """An actor on a node: a promise is the node, the method and a number."""
+
+    def __init__(self, ray, node):
+        self.ray, self.node = ray, node
+
+    def __getattr__(self, method):
+        def remote(*arguments):
+            self.ray.asked.append((self.node, method))
+            if method == "begin":
+                self.ray.orders.append(arguments)
+            return (self.node, method, len(self.ray.asked))
+
+        return SimpleNamespace(remote=remote)
 
 
 class Listener(Reporter):
@@ -127,17 +177,25 @@ class Listener(Reporter):
 def made(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_module, "NODES_EVERY_S", 0.0)
     monkeypatch.setattr(ray_module, "WAIT_S", 0.001)
+    strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft))
+    monkeypatch.setitem(sys.modules, "ray.util", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "")  # and back at the end
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
 
-    def make(cluster):
+    def make(cluster, address=None):
+        monkeypatch.setitem(sys.modules, "ray", cluster)
         listener = Listener()
-        return RayExecutor(tmp_path / "store", cluster, listener, ["sweep"]), listener
+        return RayExecutor(tmp_path / "store", address, listener, ["sweep"]), listener
 
-    return make
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        yield make
 
 
 def test_platforms_name_the_labels_and_share_hosts(made):
-    beside = Node(id="c", address="10.0.0.1", labels=("big",), gpus=1.0, memory_bytes=9)
-    executor, _ = made(Cluster([LEFT, RIGHT, beside]))
+    beside = a_node("c", "10.0.0.1", "big", Resources={"GPU": 1.0, "memory": 9.0})
+    executor, _ = made(Ray([LEFT, RIGHT, beside]))
     found = {place.label: (place.device, place.slots) for place in executor.platforms()}
     assert found == {
         "local": ("cpu", 2), "cpu": ("cpu", 2), "left": ("cpu@left", 1), "right": ("cpu@right", 1),
@@ -150,7 +208,7 @@ def test_platforms_name_the_labels_and_share_hosts(made):
 
 
 def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
-    executor, _ = made(Cluster())
+    executor, _ = made(Ray())
     devices = {place.label: place.device for place in executor.platforms()}
     study = {"grid": {"models": "mlp", "runtimes": "null", "platform": "letf"}}
     with pytest.raises(UsageError, match="no platform 'letf', did you mean 'left'"):
@@ -160,7 +218,7 @@ def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
 
 
 def test_a_cluster_without_a_fit_node_ends_the_sweep(made):
-    cluster = Cluster([LEFT], script={"a": [news(done=lost(job(), "crashed", "has torch 1"))]})
+    cluster = Ray([LEFT], script={"a": [news(done=lost(job(), "crashed", "has torch 1"))]})
     executor, listener = made(cluster)
     executor.submit(job())
     assert list(executor.completed(0.0005)) == []
@@ -174,7 +232,7 @@ def test_records_come_home_line_by_line_or_together(made, tmp_path):
     lines = whole.splitlines(keepends=True)
     for size in (1, 2, 9):
         script = [news(b"".join(lines[i : i + size])) for i in range(0, len(lines), size)]
-        cluster = Cluster(script={"a": [*script, news(done=end(), notes=[("phase", "measuring")])]})
+        cluster = Ray(script={"a": [*script, news(done=end(), notes=[("phase", "measuring")])]})
         executor, listener = made(cluster)
         executor.submit(job())
         (got,) = executor.completed()
@@ -192,7 +250,7 @@ def test_an_error_of_a_job_keeps_its_kind(made):
     for error in FrameworktaxError("nothing"), WorkerError("out-of-memory", "x"):
         name = f"20260101T000000-{type(error).__name__}"
         came = pickle.loads(pickle.dumps(news(shard(name), end(error), name)))
-        executor, _ = made(Cluster(script={"a": [came]}))
+        executor, _ = made(Ray(script={"a": [came]}))
         executor.submit(job())
         (got,) = executor.completed()
         assert type(got.error) is type(error) and str(got.error).endswith(str(error))
@@ -201,7 +259,7 @@ def test_an_error_of_a_job_keeps_its_kind(made):
 
 def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     head = shard()[: shard().index(b'{"record": "outcome"')]
-    cluster = Cluster(script={"a": [news(head), LostError("the node died")]})
+    cluster = Ray(script={"a": [news(head), RayError("the node died\nmore")]})
     executor, _ = made(cluster)
     executor.submit(job())
     (got,) = executor.completed()
@@ -219,7 +277,7 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
 
 
 def test_lines_that_are_no_records_are_for_readers(made, tmp_path):
-    executor, _ = made(Cluster(script={"a": [news(shard() + b"rubbish\n", end())]}))
+    executor, _ = made(Ray(script={"a": [news(shard() + b"rubbish\n", end())]}))
     executor.submit(job())
     (got,) = executor.completed()
     records, notes = store.read(tmp_path / "store")
@@ -227,7 +285,7 @@ def test_lines_that_are_no_records_are_for_readers(made, tmp_path):
 
 
 def test_a_session_from_elsewhere_names_no_path(made, tmp_path):
-    executor, _ = made(Cluster(script={"a": [news(shard(), session="../../etc/x")]}))
+    executor, _ = made(Ray(script={"a": [news(shard(), session="../../etc/x")]}))
     executor.submit(job())
     with pytest.raises(StoreError, match="cannot name a shard"):
         list(executor.completed())
@@ -236,7 +294,7 @@ def test_a_session_from_elsewhere_names_no_path(made, tmp_path):
 
 def test_a_late_job_is_ended_with_its_host(made, monkeypatch):
     monkeypatch.setattr(ray_module, "limit_s", lambda job: -1.0)
-    cluster = Cluster(script={"a": [BEGUN]})
+    cluster = Ray(script={"a": [BEGUN]})
     executor, _ = made(cluster)
     executor.submit(job())
     (got,) = executor.completed()
@@ -245,8 +303,8 @@ def test_a_late_job_is_ended_with_its_host(made, monkeypatch):
 
 
 def test_one_job_at_a_time_on_a_host(made):
-    beside = replace(LEFT, id="c")
-    cluster = Cluster([LEFT, RIGHT, beside])
+    beside = a_node("c", "10.0.0.1", "left")
+    cluster = Ray([LEFT, RIGHT, beside])
     executor, _ = made(cluster)
     for name, platform in (("1", "left"), ("2", "left"), ("3", "big"), ("4", "big")):
         executor.submit(job(name, platform))
@@ -265,7 +323,7 @@ def test_one_job_at_a_time_on_a_host(made):
 
 
 def test_nodes_join_and_leave(made, monkeypatch):
-    cluster = Cluster([LEFT])
+    cluster = Ray([LEFT])
     executor, _ = made(cluster)
     executor.platforms()
     executor.submit(job("r", "right"))
@@ -282,8 +340,8 @@ def test_nodes_join_and_leave(made, monkeypatch):
 
 
 def test_a_job_that_could_not_begin_was_not_lost(made):
-    beside = replace(RIGHT, id="c", address="10.0.0.3")
-    cluster = Cluster([RIGHT, beside], script={"b": [LostError("the node is dead")], "c": WHOLE})
+    beside = a_node("c", "10.0.0.3", "right")
+    cluster = Ray([RIGHT, beside], script={"b": [RayError("the node is dead")], "c": WHOLE})
     executor, listener = made(cluster)
     executor.submit(job("r", "right"))
     (got,) = executor.completed()
@@ -294,18 +352,18 @@ def test_a_job_that_could_not_begin_was_not_lost(made):
 
 
 def test_a_node_that_is_busy_is_named_once(made, monkeypatch):
-    executor, listener = made(Cluster())
+    executor, listener = made(Ray())
     executor.submit(job())
     assert list(executor.completed(0.0005)) == []
     monkeypatch.setattr(ray_module, "BUSY_S", -1.0)
     assert list(executor.completed(0.0005)) == list(executor.completed(0.0005)) == []
     (said,) = listener.said
-    assert LEFT.address in said
+    assert "10.0.0.1" in said
 
 
 def test_the_end_takes_home_what_there_is(made, tmp_path):
     lines = shard().splitlines(keepends=True)
-    cluster = Cluster(script={"a": [news(b"".join(lines[:3]))]})
+    cluster = Ray(script={"a": [news(b"".join(lines[:3]))]})
     executor, _ = made(cluster)
     executor.submit(job())
     executor.submit(job("waits"))
@@ -313,7 +371,7 @@ def test_the_end_takes_home_what_there_is(made, tmp_path):
     cluster.script["a"].append(news(b"".join(lines[3:])))
     executor.close()
     assert ("a", "stop") in cluster.asked
-    assert cluster.dropped == ["a"] and cluster.closed
+    assert cluster.dropped == ["a"] and cluster.ended == 1
     (path,) = (tmp_path / "store").iterdir()
     assert len(store.read(path)[0]) == 5
     assert list(executor.completed()) == []
@@ -353,3 +411,80 @@ def test_what_is_not_on_a_node_is_refused_before_anything_is_submitted(tmp_path,
         assert submitted == []
     for model in (f"onnx:{tmp_path}/net.onnx", f"hf:{tmp_path}/bert", "hf:owner/name", "hf:gpt2"):
         assert shipped(job(model=model).points) == {}
+
+
+# --- what is asked of Ray -------------------------------------------------------------------------
+
+
+def test_a_cluster_is_joined_quietly_and_left(made):
+    beside = a_node(
+        "c", "10.0.0.1", "left", "A100", Resources={"CPU": 8.0, "GPU": 2.0, "memory": 7.0}
+    )
+    cluster = Ray([beside])
+    executor, _ = made(cluster)
+    assert cluster.begun == [{"address": "auto", "log_to_driver": False, "logging_level": "ERROR"}]
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    places = executor.platforms()
+    assert [place.label for place in places] == ["local", "cpu", "cuda:0", "left", "A100"]
+    assert {place.memory_bytes for place in places} == {7}
+    executor.close()
+    assert cluster.ended == 1
+
+
+def test_a_connection_of_the_caller_stays_open(made):
+    cluster = Ray()
+    cluster.is_initialized = lambda: True
+    executor, _ = made(cluster)
+    executor.close()
+    assert cluster.begun == [] and cluster.ended == 0
+
+
+def test_a_host_holds_its_whole_node(made):
+    cluster = Ray(script={"a": WHOLE})
+    executor, _ = made(cluster)
+    executor.submit(job())
+    assert len(list(executor.completed())) == 1
+    assert cluster.options == [{
+        "num_cpus": 8.0, "num_gpus": 0.0, "max_restarts": 0, "max_task_retries": 0,
+        "scheduling_strategy": ("a", False),
+    }]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (ConnectionError("no"), "RAY_AUTH_TOKEN"),
+        (RuntimeError("Version mismatch: 2.60 and 2.59\nmore"), "Version mismatch: 2.60 and 2.59;"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_one_line(made, fault, words):
+    cluster = Ray()
+    cluster.fault = fault
+    with pytest.raises(UsageError) as caught:
+        made(cluster)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_no_cluster_and_no_ray(made, monkeypatch, tmp_path):
+    cluster = Ray()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", "nonsense", "127.0.0.1:99999999"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(UsageError, match="no Ray cluster answers on this machine; start one"):
+            made(cluster)
+    with pytest.raises(UsageError, match=f"no Ray cluster answers at ray://127.0.0.1:{port}"):
+        made(cluster, f"ray://127.0.0.1:{port}")
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(UsageError, match="no Ray cluster answers"):
+        made(cluster)
+    assert cluster.begun == []
+    with pytest.raises(UsageError, match="pip install 'frameworktax"):
+        made(None)
+
+
+def test_executors_by_name():
+    with pytest.raises(UsageError, match="no engine 'rya', did you mean 'ray'"):
+        open_executor("rya", Path(), Reporter(), ())
+    assert {place.label for place in platforms_of("local", Reporter())} >= {"local", "cpu"}

@@ -296,7 +296,7 @@ def test_what_computes_no_padding_has_none(tmp_path, paradigm, share):
     made.runtime.paradigm = paradigm
     described = Described(facts={1: Facts(padding_share=0.75)}, has_twin=False)
     with store.Writer(tmp_path / "s", "session") as writer:
-        Recorder(writer, "session").subjects(made, described)
+        Recorder(writer).subjects(made, described)
     (subject,) = store.read(tmp_path / "s")[0]
     assert subject.padding_share == share
     assert Note("padding-not-compared", comparison_notes(made.workload)[0].text) in subject.notes
@@ -305,7 +305,7 @@ def test_what_computes_no_padding_has_none(tmp_path, paradigm, share):
 def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
     made = series(tmp_path, FakeRuntime, input="ragged", length=64, length_mean=10.0, length_sd=4.0)
     with store.Writer(tmp_path / "s", "session") as writer:
-        Recorder(writer, "session").subjects(made, Described(facts={}, has_twin=False))
+        Recorder(writer).subjects(made, Described(facts={}, has_twin=False))
     (subject,) = store.read(tmp_path / "s")[0]
     assert subject.padding_share == pytest.approx(1 - 10 / 64, abs=0.02)
 
@@ -345,7 +345,7 @@ def swept(tmp_path, monkeypatch, outputs):
     monkeypatch.setattr("frameworktax.runtimes.get", lambda name: _named(name))
     writer = store.Writer(tmp_path / "s", "session")
     writer.__enter__()
-    sweep = MeasuringSession(plan, writer, "session")
+    sweep = MeasuringSession(plan, writer)
 
     def output(asked, batch):
         if not outputs[asked.runtime.name]:

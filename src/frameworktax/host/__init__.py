@@ -1,34 +1,15 @@
 """The machine: what it is, whether it is fit to measure, and where to measure on it."""
 
-from frameworktax.host.cache import cache_folder
-from frameworktax.host.checks import doctor, hints
-from frameworktax.host.inventory import (
-    cpu_features,
-    cpu_model,
-    environment,
-    gpu_present,
-    libraries,
-)
-from frameworktax.host.machine import (
-    foreign_load,
-    memory_available_bytes,
-    pick_cpus,
-    usable_cpus,
-    worker_environment,
-)
-
-__all__ = [
-    "cache_folder",
-    "cpu_features",
-    "cpu_model",
-    "doctor",
-    "environment",
-    "foreign_load",
-    "gpu_present",
-    "hints",
-    "libraries",
-    "memory_available_bytes",
-    "pick_cpus",
-    "usable_cpus",
-    "worker_environment",
-]
+from frameworktax.host.cache import cache_folder as cache_folder
+from frameworktax.host.checks import doctor as doctor
+from frameworktax.host.checks import hints as hints
+from frameworktax.host.inventory import cpu_features as cpu_features
+from frameworktax.host.inventory import cpu_model as cpu_model
+from frameworktax.host.inventory import environment as environment
+from frameworktax.host.inventory import gpu_present as gpu_present
+from frameworktax.host.inventory import libraries as libraries
+from frameworktax.host.machine import foreign_load as foreign_load
+from frameworktax.host.machine import memory_available_bytes as memory_available_bytes
+from frameworktax.host.machine import pick_cpus as pick_cpus
+from frameworktax.host.machine import usable_cpus as usable_cpus
+from frameworktax.host.machine import worker_environment as worker_environment

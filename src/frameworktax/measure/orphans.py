@@ -71,17 +71,13 @@ def _all(cache: Path) -> Iterator[Process]:
         with contextlib.suppress(OSError, IndexError):  # it ended meanwhile, or is another user's
             variables = (entry / "environ").read_bytes().split(b"\0")
             found = next((v for v in variables if v.startswith(mark)), None)
-            state, _, _, session = _stat(entry)[:4]
+            words = (entry / "stat").read_text().rpartition(")")[2].split()
+            state, _, _, session = words[:4]
             if found is None or state == "Z":
                 continue
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            command = b" ".join(words).decode("utf-8", "replace").strip()[:SHOWN]
+            shown = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
             folder = Path(os.fsdecode(found.partition(b"=")[2]))
-            yield Process(int(entry.name), folder, command, _measures(session))
-
-
-def _stat(entry: Path) -> list[str]:
-    return (entry / "stat").read_text().rpartition(")")[2].split()
+            yield Process(int(entry.name), folder, shown.strip()[:SHOWN], _measures(session))
 
 
 def _measures(session: str) -> bool:

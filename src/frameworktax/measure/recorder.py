@@ -45,7 +45,7 @@ CHATTY_BYTES = 1_000_000
 
 
 def open_shard(
-    folder: Path, session: str, command: Sequence[str], environment: Environment | None = None
+    folder: Path, command: Sequence[str], environment: Environment | None = None
 ) -> store.Writer:
     """Return a writer for a new session on this host; its first record is the session.
 
@@ -54,10 +54,10 @@ def open_shard(
     Raises:
         StoreError: the store cannot be written.
     """
-    shard = store.Writer(folder, session)
+    shard = store.Writer(folder, store.new_session_id(folder))
     shard.write(
         Session(
-            session=session,
+            session=shard.session,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             version=__version__,
             command=tuple(command),
@@ -83,9 +83,9 @@ def without_end(shard: Path, points: Iterable[Point]) -> list[Point]:
 class Recorder:
     """Turns what workers answer into records of one session."""
 
-    def __init__(self, writer: store.Writer, session: str) -> None:
+    def __init__(self, writer: store.Writer) -> None:
         self.write = writer.write
-        self._session = session
+        self.session = writer.session
         self._ended: set[tuple[str, int]] = set()
         self._introduced: set[str] = set()
         self._closing = False
@@ -112,7 +112,7 @@ class Recorder:
             facts = replace(facts, notes=tuple(dict.fromkeys([*known, *facts.notes])))
             self.write(
                 Subject(
-                    session=self._session,
+                    session=self.session,
                     point=point,
                     paradigm=series.runtime.paradigm,
                     setup_ns=series.setup_ns,
@@ -130,12 +130,12 @@ class Recorder:
         key = point.key()
         if key not in self._introduced:
             self._introduced.add(key)
-            self.write(Subject(session=self._session, point=point, paradigm="unknown", final=False))
+            self.write(Subject(session=self.session, point=point, paradigm="unknown", final=False))
         return key
 
     def calibration(self, round_: int, timed: Block) -> None:
         """Write a block of the calibrator."""
-        self.write(Calibration(session=self._session, round=round_, latency_ns=timed.latency_ns))
+        self.write(Calibration(session=self.session, round=round_, latency_ns=timed.latency_ns))
 
     def block(self, run: PointRun, round_: int, timed: Block) -> None:
         """Write a timed block."""
@@ -147,7 +147,7 @@ class Recorder:
         self.write(
             replace(
                 found,
-                session=self._session,
+                session=self.session,
                 point=self._introduce(run.point),
                 process=run.process,
                 round=round_,
@@ -166,11 +166,11 @@ class Recorder:
             found = parity.compare_files(own, reference, precision)
         against = "eager, float32" if point.workload.precision == "int8" else "eager"
         key = self._introduce(point)
-        self.write(replace(found, session=self._session, point=key, reference=against))
+        self.write(replace(found, session=self.session, point=key, reference=against))
 
     def left_out(self, point: Point, reason: str) -> None:
         """Write that a point was asked for and not measured."""
-        self.write(LeftOut(session=self._session, point=point, reason=reason))
+        self.write(LeftOut(session=self.session, point=point, reason=reason))
 
     def outcome(
         self,
@@ -193,7 +193,7 @@ class Recorder:
             notes.append(Note("chatty", f"the process printed {size:.0f} MB; the end was kept"))
         self.write(
             Outcome(
-                session=self._session,
+                session=self.session,
                 point=self._introduce(point),
                 process=process,
                 status="ok" if error is None else error.status,

@@ -128,7 +128,8 @@ class Rounds:
 
         ``keep_s`` of the time budget are left to other processes.
         """
-        while (left_s := self._precise_s(keep_s)) > 0:
+        effort, most_s = self._bench.effort, self._plan.precise_s
+        while (left_s := min(self.left_s - keep_s, most_s - effort.measured_s)) > 0:
             open_groups = [
                 (gain / schedule.rounds_s(runs), runs)
                 for group in self.groups()
@@ -146,10 +147,6 @@ class Rounds:
                 continue
             _, runs = max(due, key=lambda pair: pair[0])
             self._make(runs)
-
-    def _precise_s(self, keep_s: float = 0.0) -> float:
-        """Return what is left for precision."""
-        return min(self.left_s - keep_s, self._plan.precise_s - self._bench.effort.measured_s)
 
     def place(self) -> None:
         """Find which layers pay: a run of its own, after which nothing is timed in its process.

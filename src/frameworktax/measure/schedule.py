@@ -32,6 +32,8 @@ PLACE_NS = (150_000_000, 1_000_000_000)
 """Shortest and longest sampling by place of one point in one process, 2,000 samples a second."""
 UNASKED_NS, UNASKED_SHARE = 1_000_000_000, 0.05
 """What breaking down by module may take, and of the time budget, where it was not asked for."""
+DEVICE_S = 2.0
+"""What asking a device about one point takes: calls under load, a profile, spans."""
 WORTH = 0.1
 """As many rounds again are made where they narrow intervals by this share."""
 
@@ -40,10 +42,6 @@ Points = list[tuple[Series, int]]
 Runs = list[PointRun]
 Group = tuple[Workload, bool]
 """Points that are compared with one another: a workload in every runtime, twins included."""
-
-
-DEVICE_S = 2.0
-"""What asking a device about one point takes: calls under load, a profile, spans."""
 
 
 def group_of(series: Series, batch: int) -> Group:

@@ -291,11 +291,6 @@ class Series:
         self._add(*bound.notes)
         return run
 
-    def note_known_reference(self) -> None:
-        """Note that no eager process of this session gives the outputs to compare with."""
-        text = "outputs are compared with those that eager gave in an earlier session"
-        self._add(Note("reference-reused", text))
-
     def _add(self, *notes: Note) -> None:
         self.notes += [note for note in notes if note not in self.notes]
 

@@ -59,13 +59,11 @@ class MeasuringSession:
         self,
         plan: Plan,
         writer: Writer,
-        session: str,
         reporter: Reporter | None = None,
         templates: Templates | None = None,
         clock: Clock = REAL,
     ) -> None:
-        self._session = session
-        self._scratch = plan.folder.absolute() / f"{orphans.NAME}{session}"
+        self._scratch = plan.folder.absolute() / f"{orphans.NAME}{writer.session}"
         self._sent: Path | None = None
         if plan.live is not None:  # it goes with the scratch folder, however the session ends
             self._sent = Path(plan.live)
@@ -87,7 +85,7 @@ class MeasuringSession:
         self._bench = Bench(
             plan=plan,
             series=self._series,
-            recorder=Recorder(writer, session),
+            recorder=Recorder(writer),
             reporter=reporter or Reporter(),
             gate=Gate(self._templates),
             known=KnownModels(plan.folder, plan.live),
@@ -102,7 +100,7 @@ class MeasuringSession:
         self._setup_pool = ThreadPoolExecutor(THREADS)
         self._pool = ThreadPoolExecutor(min(len(host.usable_cpus()), THREADS))
         self._setup = Setup(self._bench, self._spawn, self._setup_pool)
-        self._rounds = Rounds(self._bench, cpus=host.pick_cpus(self._threads), seed=session)
+        self._rounds = Rounds(self._bench, cpus=host.pick_cpus(self._threads), seed=writer.session)
         self._is_whole = False
 
     def run(self) -> None:
@@ -127,7 +125,7 @@ class MeasuringSession:
     @property
     def effort(self) -> Effort:
         """What the session took until now."""
-        return self._effort.record(self._session)
+        return self._effort.record(self._recorder.session)
 
     def _measure(self) -> None:
         self._reporter.phase("setting up")

@@ -14,7 +14,7 @@ import queue
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -44,6 +44,7 @@ LOOK_S = 0.5
 """A wait is cut into pieces this long, so that Ctrl-C is seen."""
 
 
+@dataclass(eq=False)
 class SetupProcess:
     """At most one set-up process at a time, which has imported the libraries of all series.
 
@@ -51,12 +52,11 @@ class SetupProcess:
     Its temporary files are in a folder of its own below ``scratch``.
     """
 
-    def __init__(self, scratch: Path, spawn: Spawn, series: list[Series]) -> None:
-        self._scratch = scratch
-        self._spawn = spawn
-        self._series = series
-        self._process: Worker | None = None
-        self._temporary: Path | None = None
+    scratch: Path
+    spawn: Spawn
+    series: list[Series]
+    _process: Worker | None = None
+    _temporary: Path | None = None
 
     def get(self, *, fresh: bool = False) -> Worker:
         """Return the process, a new one where none is well.
@@ -70,17 +70,17 @@ class SetupProcess:
             return here
         self.close()
         try:
-            self._scratch.mkdir(parents=True, exist_ok=True)
-            self._temporary = Path(mkdtemp(prefix=f"{orphans.NAME}set-up-", dir=self._scratch))
+            self.scratch.mkdir(parents=True, exist_ok=True)
+            self._temporary = Path(mkdtemp(prefix=f"{orphans.NAME}set-up-", dir=self.scratch))
         except OSError as error:
             raise StoreError(
-                f"cannot write in the cache {self._scratch}: {error.strerror}; free space"
+                f"cannot write in the cache {self.scratch}: {error.strerror}; free space"
             ) from error
-        needed = {name for series in list(self._series) for name in series.model_libraries}
-        if any(series.is_to_be_prepared for series in list(self._series)):
+        needed = {name for series in list(self.series) for name in series.model_libraries}
+        if any(series.is_to_be_prepared for series in list(self.series)):
             needed.add("exporter")
         variables = {"TMPDIR": str(self._temporary)}
-        self._process = self._spawn("set-up", variables, libraries_in(needed))
+        self._process = self.spawn("set-up", variables, libraries_in(needed))
         return self._process
 
     def close(self) -> None:
@@ -382,7 +382,8 @@ class Setup:
                 continue
             points = tuple(series.reference_point(batch) for batch in series.points)
             if all(self._bench.known.output(point) for point in points):
-                series.note_known_reference()
+                text = "outputs are compared with those that eager gave in an earlier session"
+                series.notes.append(Note("reference-reused", text))
                 continue
             have.add(series.reference)
             plan = self._plan

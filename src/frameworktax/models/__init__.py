@@ -188,6 +188,13 @@ def is_user_model(name: str) -> bool:
     return ":" in name and entry_of(name) is USER
 
 
+def file_of(name: str) -> Path | None:
+    """Return the file of the user's own function, None for a package's and any other model."""
+    where = name.rpartition(":")[0]
+    is_file = where.endswith(".py") or "/" in where
+    return Path(where) if is_file and is_user_model(name) else None
+
+
 def entry_of(name: str) -> Entry:
     """Return what is known about a name of any kind.
 
@@ -231,10 +238,9 @@ def check(workload: Workload) -> None:
     name = workload.model
     entry = entry_of(name)
     refuse(workload, entry)
-    if entry is USER:
-        where = name.rpartition(":")[0]
-        if where.endswith(".py") and not Path(where).is_file():
-            raise UserModelError(f"no file {where} (for {name}); check the path")
+    file = file_of(name)
+    if file is not None and not file.is_file():
+        raise UserModelError(f"no file {file} (for {name}); check the path")
     if name.startswith("onnx:"):
         check_file(workload)
     missing = _missing(entry)

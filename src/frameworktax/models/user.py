@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError, UserModelError, nearest
-from frameworktax.models import torchvision_operators
+from frameworktax.models import file_of, torchvision_operators
 from frameworktax.models.base import Inputs, Model
 from frameworktax.models.finalize import finalize
 from frameworktax.models.libraries import begun
@@ -99,9 +99,9 @@ def _own_folder_first(name: str) -> Iterator[None]:
 
     An engine that is imported later must not find a user's ``onnx.py``.
     """
-    where = name.rpartition(":")[0]
-    folder = str(Path(where).resolve().parent)
-    if not _is_file(where) or folder in sys.path:
+    file = file_of(name)
+    folder = str(file.resolve().parent) if file else ""
+    if file is None or folder in sys.path:
         yield
         return
     sys.path.insert(0, folder)
@@ -117,7 +117,8 @@ def _function(name: str) -> Callable[[], Any]:
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
         raise UserModelError(f"'{name}' names no function; write file.py:function")
-    module = _from_file(Path(where)) if _is_file(where) else _from_package(name, where)
+    file = file_of(name)
+    module = _from_file(file) if file else _from_package(name, where)
     function = getattr(module, attribute, None)
     if function is None:
         known = [key for key, value in vars(module).items() if callable(value)]
@@ -133,10 +134,6 @@ def _function(name: str) -> Callable[[], Any]:
             remedy = "write a function without any, or give them defaults"
             raise UserModelError(f"{name} wants arguments: {error}; {remedy}") from error
     return function  # type: ignore[no-any-return] # a user's: what it takes is not known
-
-
-def _is_file(where: str) -> bool:
-    return where.endswith(".py") or "/" in where
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -37,6 +37,7 @@ class Writer:
         """
         if not PLAIN.fullmatch(session):
             raise StoreError(f"'{session[:80]}' cannot name a shard; use letters, digits, - _ .")
+        self.session = session
         self.path = folder / f"{session}{SUFFIX}"
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -141,26 +141,25 @@ class Executor(Protocol):
         """End everything that was started here."""
 
 
+@dataclass(eq=False)
 class LocalExecutor:
     """Runs jobs in the order they are submitted, each a session of its own.
 
     ``device`` is what ``local`` means here, ``command`` is recorded with each session.
     """
 
-    def __init__(
-        self, folder: Path, device: str, reporter: Reporter, command: Sequence[str]
-    ) -> None:
-        self._folder = folder
-        self._device = device
-        self._reporter = reporter
-        self._command = tuple(command)
-        self._queue: deque[Job] = deque()
-        self._templates = Templates()
-        self._setup_s = 0.0  # of the session before: about as much as the next one's
+    folder: Path
+    device: str
+    reporter: Reporter
+    command: Sequence[str]
+    _queue: deque[Job] = field(default_factory=deque)
+    _templates: Templates = field(default_factory=Templates)
+    _setup_s: float = 0.0
+    """Of the session before: about as much as the next one's."""
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
-        return this_host(self._device)
+        return this_host(self.device)
 
     def submit(self, job: Job) -> None:
         """Take a job."""
@@ -191,7 +190,6 @@ class LocalExecutor:
 
     def _run(self, job: Job) -> Done:
         begin = time.monotonic_ns()
-        session = store.new_session_id(self._folder)
         budget_s = job.plan.budget_s
         plan = replace(
             job.plan,
@@ -199,26 +197,23 @@ class LocalExecutor:
             budget_s=max(LEAST_SHARE * budget_s, budget_s - self._setup_s),
         )
         fault: FrameworktaxError | None = None
-        with open_shard(self._folder, session, self._command, _environment()) as writer:
-            measuring = MeasuringSession(
-                plan, writer, session, self._reporter, templates=self._templates
-            )
+        with open_shard(self.folder, self.command, _environment()) as writer:
+            measuring = MeasuringSession(plan, writer, self.reporter, self._templates)
             try:
                 measuring.run()
             except StoreError:
                 raise
             except FrameworktaxError as error:
                 fault = error  # the other jobs of the study go on
-                write_ends(writer, session, without_end(writer.path, job.points), error)
+                write_ends(writer, without_end(writer.path, job.points), error)
         wall_ns = time.monotonic_ns() - begin
         self._setup_s = (wall_ns - measuring.effort.measuring_ns) / 1e9
-        return Done(job=job, session=session, wall_ns=wall_ns, error=fault)
+        return Done(job=job, session=writer.session, wall_ns=wall_ns, error=fault)
 
 
-def write_ends(
-    writer: store.Writer, session: str, points: Iterable[Point], error: FrameworktaxError
-) -> None:
+def write_ends(writer: store.Writer, points: Iterable[Point], error: FrameworktaxError) -> None:
     """Write that points failed with an error."""
+    session = writer.session
     status = error.status if isinstance(error, WorkerError) else "failed"
     for point in points:
         paradigm = runtimes.get(point.runtime).paradigm

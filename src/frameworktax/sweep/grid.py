@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import models, runtimes
@@ -231,7 +230,6 @@ def code_of(planned: Iterable[Planned]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for name in dict.fromkeys(p.point.workload.model for p in planned):
         if models.is_user_model(name):
-            where = name.rpartition(":")[0]
-            is_file = where.endswith(".py") or "/" in where
-            found[f"{name} ({Path(where).resolve()})" if is_file else name] = None
+            file = models.file_of(name)
+            found[name if file is None else f"{name} ({file.resolve()})"] = None
     return tuple(found)

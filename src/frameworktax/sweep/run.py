@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +135,9 @@ def open_executor(name: str, folder: Path, reporter: Reporter, command: Sequence
         raise UsageError(
             f"no engine '{name}'{nearest(name, EXECUTORS)}; choose {', '.join(EXECUTORS)}"
         )
-    from frameworktax.sweep.ray import RayCluster, RayExecutor
+    from frameworktax.sweep.ray import RayExecutor
 
-    return RayExecutor(folder, RayCluster(None if name == "ray" else name), reporter, command)
+    return RayExecutor(folder, None if name == "ray" else name, reporter, command)
 
 
 def platforms_of(name: str, reporter: Reporter) -> Sequence[Platform]:
@@ -156,66 +156,54 @@ class Submitted:
     host: str
 
 
+@dataclass(eq=False)
 class Sweep:
     """One run over a study: submits jobs as nodes are free, and again what failed by chance."""
 
-    def __init__(
-        self,
-        study: Study,
-        folder: Path,
-        executor: Executor,
-        reporter: Reporter,
-        command: Sequence[str],
-        *,
-        resume: bool,
-        clock: Clock = REAL,
-    ) -> None:
-        self._study = study
-        self._settings = study.settings
-        self._folder = folder
-        self._executor = executor
-        self._reporter = reporter
-        self._command = tuple(command)
-        self._resume = resume
-        self._clock = clock
-        self._begin_ns = clock.wall_ns()
-        self._away_ns: dict[str, int] = {}
-        """Label without a node → since when."""
-        self._jobs: dict[str, Submitted] = {}
-        """What the executor has, by name."""
-        self._ended: set[str] = set()
-        self._took_s = self._estimated_s = 0.0
-        """Of the sessions so far."""
-        self._sessions: set[str] = set()
-        self._words: dict[Point, str] = {}
-        """The status of each point, in a word."""
+    study: Study
+    folder: Path
+    executor: Executor
+    reporter: Reporter
+    command: Sequence[str]
+    resume: bool
+    clock: Clock = REAL
+    _away_ns: dict[str, int] = field(default_factory=dict)
+    """Label without a node → since when."""
+    _jobs: dict[str, Submitted] = field(default_factory=dict)
+    """What the executor has, by name."""
+    _ended: set[str] = field(default_factory=set)
+    _took_s: float = 0.0
+    _estimated_s: float = 0.0
+    """Of the sessions so far."""
+    _sessions: set[str] = field(default_factory=set)
+    _words: dict[Point, str] = field(default_factory=dict)
+    """The status of each point, in a word."""
+
+    def __post_init__(self) -> None:
+        self._settings = self.study.settings
+        self._begin_ns = self.clock.wall_ns()
 
     def run(self) -> SweepResults:
         """Measure the open points and return everything the store holds of the study."""
-        only = None if self._resume else self._sessions
-        platforms = self._executor.platforms()
-        first = plan(self._study, scan(self._folder), only=only, platforms=platforms)
-        for text in (*self._study.notes, resumed(first.statuses)):
+        only = None if self.resume else self._sessions
+        platforms = self.executor.platforms()
+        first = plan(self.study, scan(self.folder), only=only, platforms=platforms)
+        for text in (*self.study.notes, resumed(first.statuses)):
             if text:
-                self._reporter.say(text)
+                self.reporter.say(text)
         self._words = {point: one.word for point, one in first.statuses.items()}
-        self._reporter.counts(Counter(self._words.values()))
+        self.reporter.counts(Counter(self._words.values()))
         queue = Queue(first.groups)
         self._measure(queue, Retries(queue, first.statuses, self._settings.attempts))
-        has_records = self._folder.is_dir() and any(self._folder.glob("*.jsonl"))
+        has_records = self.folder.is_dir() and any(self.folder.glob("*.jsonl"))
         with no_collection():
-            records, notes = store.read(self._folder) if has_records else ([], [])
-            counted = [r for r in records if self._resume or r.session in self._sessions]
-            statuses = find_statuses(
-                first.statuses,
-                counted,
-                self._settings.attempts,
-                self._sessions,
-            )
-            settled = ("unavailable",)
-            asked = [point for point, one in statuses.items() if one.status not in settled]
+            records, notes = store.read(self.folder) if has_records else ([], [])
+            counted = [r for r in records if self.resume or r.session in self._sessions]
+            attempts = self._settings.attempts
+            statuses = find_statuses(first.statuses, counted, attempts, self._sessions)
+            asked = [point for point, one in statuses.items() if one.status != "unavailable"]
             results = self._results(records, notes, asked)
-        wall_ns = self._clock.wall_ns() - self._begin_ns
+        wall_ns = self.clock.wall_ns() - self._begin_ns
         if not any(one.status == "measured" for one in statuses.values()):
             reasons = dict.fromkeys(one.reason for one in statuses.values() if one.reason)
             why = "; ".join(list(reasons)[:3]) or "the time budget was too short"
@@ -226,7 +214,7 @@ class Sweep:
         """Keep every node at work until nothing waits, or time is over."""
         budget_s = self._settings.time_budget
         while queue or self._jobs:
-            spent_s = (self._clock.wall_ns() - self._begin_ns) / 1e9
+            spent_s = (self.clock.wall_ns() - self._begin_ns) / 1e9
             left_s = None if budget_s is None else budget_s - spent_s
             if left_s is not None and left_s < LEAST_S:
                 reason = (
@@ -234,7 +222,7 @@ class Sweep:
                 )
                 self._leave_out(queue, {*queue.labels(), *self._labels()}, reason)
             else:
-                platforms = {one.label: one for one in self._executor.platforms()}
+                platforms = {one.label: one for one in self.executor.platforms()}
                 self._leave_out_gone(queue, platforms)
                 self._submit(queue, platforms, left_s)
             if self._jobs:
@@ -242,7 +230,7 @@ class Sweep:
                 if ended is not None:
                     self._take(*ended, retries)
             elif queue:
-                self._clock.sleep(PATIENCE_S)
+                self.clock.sleep(PATIENCE_S)
 
     # --- nodes --------------------------------------------------------------------------------
 
@@ -252,7 +240,7 @@ class Sweep:
 
     def _leave_out_gone(self, queue: Queue, platforms: Mapping[str, Platform]) -> None:
         """Leave out what waits for nodes that do not come back."""
-        now_ns = self._clock.wall_ns()
+        now_ns = self.clock.wall_ns()
         for label in sorted({*queue.labels(), *self._labels()}):
             if label in platforms and platforms[label].slots > 0:
                 self._away_ns.pop(label, None)
@@ -260,7 +248,7 @@ class Sweep:
             if label not in self._away_ns:
                 self._away_ns[label] = now_ns
                 text = f"no node of platform '{label}'; its points wait for {AWAY_S:.0f} s"
-                self._reporter.say(text)
+                self.reporter.say(text)
             if now_ns - self._away_ns[label] >= AWAY_S * 1e9:
                 reason = (
                     f"there was no node of platform '{label}' for {AWAY_S:.0f} s; "
@@ -271,15 +259,13 @@ class Sweep:
     def _leave_out(self, queue: Queue, labels: Collection[str], reason: str) -> None:
         """Write why what waits for platforms is not measured; of what failed it is written."""
         begun = [(name, one) for name, one in self._jobs.items() if one.job.platform in labels]
-        recalled = [name for name, _ in begun if self._executor.cancel(name)]
+        recalled = [name for name, _ in begun if self.executor.cancel(name)]
         groups = [*queue.drain(labels), *(self._jobs.pop(name).group for name in recalled)]
         points = [point for group in groups if not group.failed for point in group.points]
-        if not points:
-            return
-        session = store.new_session_id(self._folder)
-        with open_shard(self._folder, session, self._command) as shard:
-            for point in points:
-                shard.write(LeftOut(session=session, point=point, reason=reason))
+        if points:
+            with open_shard(self.folder, self.command) as shard:
+                for point in points:
+                    shard.write(LeftOut(session=shard.session, point=point, reason=reason))
 
     # --- jobs ---------------------------------------------------------------------------------
 
@@ -305,7 +291,7 @@ class Sweep:
             if left_s is not None:
                 shown_s = min(left_s, shown_s)  # it ends with the budget
             number = queue.total - len(queue)
-            self._reporter.session(number, queue.total, group.name, shown_s)
+            self.reporter.session(number, queue.total, group.name, shown_s)
             session = Plan(
                 points=group.points,
                 processes=self._settings.processes,
@@ -318,7 +304,7 @@ class Sweep:
             )
             job = Job(name=f"{number} {group.name}", platform=group.platform, plan=session)
             self._jobs[job.name] = Submitted(job=job, group=group, host=platform.host)
-            self._executor.submit(job)
+            self.executor.submit(job)
 
     def _next_done(self) -> tuple[Submitted, Done] | None:
         """Return a job that has ended, None where none did for ``PATIENCE_S``.
@@ -328,16 +314,16 @@ class Sweep:
         Raises:
             StoreError: the executor has no job any more, and this side has.
         """
-        begin_ns = self._clock.wall_ns()
-        done = next(self._executor.completed(PATIENCE_S), None)
+        begin_ns = self.clock.wall_ns()
+        done = next(self.executor.completed(PATIENCE_S), None)
         if done is None:
-            if self._clock.wall_ns() - begin_ns < PATIENCE_S / 2 * 1e9:
+            if self.clock.wall_ns() - begin_ns < PATIENCE_S / 2 * 1e9:
                 raise StoreError("the executor lost a job; run the same command again")
             return None
         name = done.job.name
         if name not in self._jobs:
             kind = "duplicate" if name in self._ended else "unknown"
-            self._reporter.say(f"{name}: {kind} result ignored")
+            self.reporter.say(f"{name}: {kind} result ignored")
             return None
         one = self._jobs.pop(name)
         self._ended.add(name)
@@ -349,30 +335,27 @@ class Sweep:
     def _take(self, one: Submitted, done: Done, retries: Retries) -> None:
         """Read what a job has written, and decide what of it is run again."""
         self._sessions.add(done.session)
-        shard = shard_of(self._folder, done.session)
+        shard = shard_of(self.folder, done.session)
         statuses = find_statuses(one.group.points, scan(shard), self._settings.attempts)
         # what a session left open stays as it was
         ended = {point: known.word for point, known in statuses.items() if known.word != "open"}
         self._words |= ended
-        self._reporter.counts(Counter(self._words.values()))
-        self._reporter.ended()
+        self.reporter.counts(Counter(self._words.values()))
+        self.reporter.ended()
         is_lost = isinstance(done.error, WorkerError)
         blamed, what_next = retries.after(one.group, statuses, lost=is_lost)
         if done.error is not None:
-            self._reporter.say(
-                "; ".join(filter(None, (f"{one.job.name}: {done.error}", what_next)))
-            )
+            self.reporter.say("; ".join(filter(None, (f"{one.job.name}: {done.error}", what_next))))
         if blamed is not None and done.error is not None:
-            session = store.new_session_id(self._folder)
-            self._sessions.add(session)
-            with open_shard(self._folder, session, self._command) as writer:
-                write_ends(writer, session, [blamed], done.error)
+            with open_shard(self.folder, self.command) as writer:
+                self._sessions.add(writer.session)
+                write_ends(writer, [blamed], done.error)
 
     def _results(
         self, records: Sequence[Record], notes: Sequence[Note], asked: Sequence[Point]
     ) -> Results:
         """Return the document of the study's points alone: a store may hold other things."""
-        own = {*self._study.points}
+        own = {*self.study.points}
         named = {p for r in records if isinstance(p := getattr(r, "point", None), Point)}
         foreign = {
             point.key()
@@ -389,7 +372,7 @@ class Sweep:
             and not (timed and isinstance(record, Session) and record.session not in timed)
         ]
         run = document(kept, self._settings.until, asked)
-        return Results(replace(run, notes=run.notes + tuple(notes)), self._folder)
+        return Results(replace(run, notes=run.notes + tuple(notes)), self.folder)
 
 
 def _budget_s(estimate_s: float, expected_s: float, left_s: float | None) -> float:

@@ -90,27 +90,24 @@ class StatusScan:
 
     def add(self, record: Record) -> None:
         """Take one record into account."""
+        if isinstance(record, Session):
+            self._samplers[record.session] = record.environment.sampler is not None
+        if (
+            not isinstance(record, Block | Attribution | Outcome)
+            or record.point not in self._wanted
+        ):
+            return
+        found = self._found[record.point][record.session]
         match record:
-            case Session():
-                self._samplers[record.session] = record.environment.sampler is not None
-            case Block() | Attribution() | Outcome():
-                if record.point in self._wanted:
-                    self._of_point(record, self._found[record.point][record.session])
-            case _:
-                return
-
-    @staticmethod
-    def _of_point(record: Block | Attribution | Outcome, session: _Session) -> None:
-        match record:
+            case Block():
+                found.blocks.add((record.process, record.round))
             case Attribution():
-                session.attributed = True
+                found.attributed = True
             case Outcome():
-                session.ended |= record.status == "ok"
-                session.attributed |= any(note.code == "not-attributed" for note in record.notes)
+                found.ended |= record.status == "ok"
+                found.attributed |= any(note.code == "not-attributed" for note in record.notes)
                 if record.status != "ok" and record.process == 0:
-                    session.fault = record
-            case _:
-                session.blocks.add((record.process, record.round))
+                    found.fault = record
 
     def statuses(self, sessions: Collection[str] = ()) -> dict[Point, PointStatus]:
         """Return the status of each point.
@@ -213,19 +210,16 @@ class Estimator:
                     self._load_ns[record.point].append(record.load_ns)
                 most = max(record.peak_memory_bytes or 0, self._memory_bytes.get(record.point, 0))
                 self._memory_bytes[record.point] = most
-            case _:
-                return
 
     @cached_property
-    def _known(self) -> dict[Point, Known]:
-        found: dict[Point, Known] = defaultdict(Known)
+    def _known(self) -> defaultdict[Point, Known]:
+        found: defaultdict[Point, Known] = defaultdict(Known)
         for key, point in self._points.items():
-            if key in self._medians or key in self._memory_bytes:
-                known = found[point.without_batch()]
-                known.load_ns += self._load_ns.get(key, [])
-                known.memory_bytes = max(known.memory_bytes, self._memory_bytes.get(key, 0))
-                if key in self._medians:
-                    known.call_ns[point.workload.batch] = median(self._medians[key])
+            known = found[point.without_batch()]
+            known.load_ns += self._load_ns.get(key, [])
+            known.memory_bytes = max(known.memory_bytes, self._memory_bytes.get(key, 0))
+            if key in self._medians:
+                known.call_ns[point.workload.batch] = median(self._medians[key])
         return found
 
     def seconds(self, points: Sequence[Point], processes: int) -> float:
@@ -237,30 +231,26 @@ class Estimator:
 
     def memory_bytes(self, point: Point) -> int:
         """Return what one measuring process of a point's series holds."""
-        known = self._known.get(point.without_batch())
-        if known is not None and known.memory_bytes:
-            return known.memory_bytes
-        return FLOOR_BYTES if point.runtime == FLOOR else MEMORY_BYTES
+        usual = FLOOR_BYTES if point.runtime == FLOOR else MEMORY_BYTES
+        return self._known[point.without_batch()].memory_bytes or usual
 
     def knows(self, point: Point) -> bool:
         """Return whether the store has timed this model in this runtime."""
-        known = self._known.get(point.without_batch())
-        return known is not None and bool(known.call_ns)
+        return bool(self._known[point.without_batch()].call_ns)
 
     def _load_s(self, series: Point) -> float:
-        known = self._known.get(series)
-        if known is not None and known.load_ns:
-            return median(known.load_ns) / 1e9
+        if load_ns := self._known[series].load_ns:
+            return median(load_ns) / 1e9
         return FLOOR_LOAD_S if series.runtime == FLOOR else LOAD_S
 
     def _point_s(self, point: Point) -> float:
-        known = self._known.get(point.without_batch())
-        if known is None or not known.call_ns:
+        known_ns = self._known[point.without_batch()].call_ns
+        if not known_ns:
             return 0.2 if point.runtime == FLOOR else POINT_S
         batch = point.workload.batch
-        nearest = min(known.call_ns, key=lambda other: abs(other - batch))
+        nearest = min(known_ns, key=lambda other: abs(other - batch))
         # a smaller batch may take as long as the nearest that is known
-        call_ns = round(known.call_ns[nearest] * max(1.0, batch / nearest))
+        call_ns = round(known_ns[nearest] * max(1.0, batch / nearest))
         once_s = block_s(call_ns) if point.runtime == FLOOR else round_s(call_ns)
         return ROUNDS * once_s + timing.WARMUP_CALLS * call_ns / 1e9
 

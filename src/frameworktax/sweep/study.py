@@ -51,26 +51,18 @@ def _listed(value: Any) -> list[Any]:
 
 def _spans(value: Any) -> list[Any]:
     """Return an axis of whole numbers; a text may be a span, ``"1..64"``."""
-    return _listed([number for item in _listed(value) for number in _numbers(item)])
+    found: list[Any] = []
+    for item in _listed(value):
+        found += _parsed(values.numbers, item) if isinstance(item, str) else [item]
+    return _listed(found)
 
 
-def _numbers(item: Any) -> list[Any]:
-    return _parsed(values.numbers, item) if isinstance(item, str) else [item]
-
-
-def _parsed(parse: Any, text: str) -> Any:
+def _parsed(parse: Any, value: Any) -> Any:
+    """Return what a value says as on the command line."""
     try:
-        return parse(text, "the value")
+        return parse(value if isinstance(value, str) else repr(value), "the value")
     except UsageError as error:
         raise ValueError(str(error)) from error
-
-
-def _duration(value: Any) -> float:
-    return float(_parsed(values.seconds, value if isinstance(value, str) else repr(value)))
-
-
-def _share(value: Any) -> float:
-    return float(_parsed(values.share, value if isinstance(value, str) else repr(value)))
 
 
 def _tables(value: Any, info: ValidationInfo) -> Any:
@@ -94,8 +86,8 @@ _List = BeforeValidator(_listed)
 Texts = Annotated[tuple[_Name, ...], _List]
 Integers = Annotated[tuple[_Count, ...], BeforeValidator(_spans)]
 Factors = Annotated[tuple[_Factor, ...], _List]
-Duration = Annotated[float, BeforeValidator(_duration)]
-Share = Annotated[float, BeforeValidator(_share)]
+Duration = Annotated[float, BeforeValidator(lambda value: _parsed(values.seconds, value))]
+Share = Annotated[float, BeforeValidator(lambda value: _parsed(values.share, value))]
 _Tables = BeforeValidator(_tables)
 
 
