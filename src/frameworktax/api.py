@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,10 +21,12 @@ from frameworktax import host, store
 from frameworktax.errors import NothingMeasuredError, UsageError, needs
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
+    DEFAULT_BUDGET_S,
+    DEFAULT_PRECISE_S,
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
     Plan,
-    plan_for,
+    checked,
     points_for,
     why_not,
 )
@@ -233,17 +236,17 @@ def measure(
         device=pick_device(device),
         threads=threads,
     )
-    plan = plan_for(
-        points,
-        live,
-        force_threads=force_threads,
-        budget_s=time_budget,
-        setup_limit_s=setup_limit,
-        until=until,
+    plan = Plan(
+        points=points,
         processes=processes,
+        until=until,
+        budget_s=DEFAULT_BUDGET_S if time_budget is None else time_budget,
+        precise_s=DEFAULT_PRECISE_S if time_budget is None else math.inf,
+        setup_limit_s=setup_limit,
         twin=twin,
         by=by,
     )
+    plan = checked(plan, live, force_threads=force_threads)
     return run_plan(
         plan, Path(store), resume=resume, reporter=reporter, command=command or sys.argv
     )

@@ -11,6 +11,7 @@ import pytest
 
 from frameworktax import host
 from frameworktax.errors import WorkerError
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Gate, Worker
 from frameworktax.measure.series import series_of
 from frameworktax.measure.template import Templates
@@ -233,7 +234,8 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
         "def build():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
     )
     point = Point(workload=Workload(model=f"{tmp_path / 'own.py'}:build"), runtime="eager")
-    (series,) = series_of((point,), tmp_path / "cache", tmp_path / "scratch", None)
+    plan = Plan(points=(point,), folder=tmp_path / "cache")
+    (series,) = series_of(plan.points, plan, tmp_path / "scratch")
     begun = []
 
     def spawn(label, variables, libraries):

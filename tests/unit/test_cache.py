@@ -119,7 +119,7 @@ def test_no_session_loads_what_another_could_have_written(tmp_path):
     cache, scratch = tmp_path / "cache", tmp_path / "scratch"
     known = KnownModels(cache)
     opens = (
-        lambda: series_of((point,), cache, scratch, None)[0].folder,
+        lambda: series_of([point], Plan(points=(), folder=cache), scratch)[0].folder,
         lambda: known._folder(point),
     )
     for folder in opens:

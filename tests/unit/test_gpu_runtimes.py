@@ -11,7 +11,7 @@ import pytest
 
 from frameworktax import api, runtimes
 from frameworktax.errors import WorkerError
-from frameworktax.measure.plan import points_for
+from frameworktax.measure.plan import Plan, points_for
 from frameworktax.measure.series import series_of
 from frameworktax.models.base import Inputs, Model
 from frameworktax.records import Workload
@@ -69,7 +69,7 @@ def test_nor_is_one_that_has_a_device_open(monkeypatch):
 @pytest.mark.parametrize(("device", "more"), [("cpu", ("inductor",)), ("cuda:0", ())])
 def test_what_counts_devices_at_import_is_not_imported_ahead_for_a_device(tmp_path, device, more):
     points = points_for(Workload(model="mlp"), batches=[1], runtimes=["inductor"], device=device)
-    (series,) = series_of(points, tmp_path, tmp_path, None)
+    (series,) = series_of(points, Plan(points=points, folder=tmp_path), tmp_path)
     assert series.libraries == ("torch", *more)
 
 

@@ -20,7 +20,7 @@ from frameworktax.integrations import readers
 from frameworktax.measure.plan import MOST_PROCESSES, Plan
 from frameworktax.report.blocks import Heading, Item, Items, Note, Notes, Text, table
 from frameworktax.report.render_markdown import markdown
-from frameworktax.sweep import source
+from frameworktax.sweep import study
 
 STUDY = '[study]\nname = "s"\n[grid]\nmodels = ["mlp"]\n'
 DRIVES = "\x1b]0;title\x07\x1b[2Jname\u202eeman\u200b\x9b31m\x00\n"
@@ -234,7 +234,7 @@ def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path):
         with pytest.raises(UsageError, match="no regular file"):
             explain(tmp_path / name)
         with pytest.raises(UsageError, match="no regular file"):
-            source.read(tmp_path / name, [])
+            study.read(tmp_path / name, [])
         with pytest.raises(errors.StoreError):
             store.read(tmp_path / name)
 
@@ -245,12 +245,12 @@ def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path):
 def test_a_long_line_of_a_study_is_looked_at_once():
     """Spaces inside a bracket took 40 s: the time must not grow with their number squared."""
     text = STUDY + '[study.x]\nd = """\n[' + " " * 200_000 + '\n"""\n'
-    assert source.Source("s", text).line(["grid", "models"]) == 4
+    assert study.Source("s", text).line(["grid", "models"]) == 4
 
 
 def test_headers_are_found_however_they_are_spaced():
     text = '[ study ]\nname = "s"\n\n[[ exclude ]] # one\nlength = 1\n[\tgrid . set ]\nx = 2\n'
-    found = source.Source("s", text)
+    found = study.Source("s", text)
     assert found.line(["study", "name"]) == 2
     assert found.line(["grid", "set"]) == 6
     assert found.line(["grid", "set", "x"]) == 7
@@ -264,7 +264,7 @@ def test_headers_are_found_however_they_are_spaced():
         STUDY + "batch = [" + "9" * 5_000 + "]",
         STUDY + "[grid.batch]\nx = 1",
         "study = 3\ngrid = [1]\nexclude = {a = 1}\noverride = [1]",
-        "#" * (source.MAX_BYTES + 1),
+        "#" * (study.MAX_BYTES + 1),
     ],
     ids=["parts", "depth", "digits", "table", "types", "size"],
 )

@@ -104,15 +104,18 @@ def test_by_what_a_runtime_cannot_be_broken_down(monkeypatch):
 
 def test_more_threads_than_processors_are_refused_unless_forced(monkeypatch):
     monkeypatch.setattr(plan.host, "usable_cpus", lambda: (0, 1))
-    arguments = {"budget_s": 1.0, "until": 0.1, "processes": 1, "twin": "none"}
     two, three = (
-        points_for(Workload(model="mlp"), batches=[1], runtimes=["null"], threads=threads)
+        plan.Plan(
+            points=points_for(
+                Workload(model="mlp"), batches=[1], runtimes=["null"], threads=threads
+            )
+        )
         for threads in (2, 3)
     )
-    assert plan.plan_for(two, **arguments).points == two
+    assert plan.checked(two) == two
     with pytest.raises(UsageError, match=r"3 threads on 2 processors .* --force-threads"):
-        plan.plan_for(three, **arguments)
-    assert plan.plan_for(three, force_threads=True, **arguments).points == three
+        plan.checked(three)
+    assert plan.checked(three, force_threads=True) == three
 
 
 def test_options_go_to_the_parameters_of_their_name():

@@ -139,14 +139,14 @@ def test_another_library_or_processor_prepares_anew(monkeypatch):
 def test_only_what_versions_tell_whole_is_kept(tmp_path, model, kept):
     cache, scratch = tmp_path / "cache", tmp_path / "scratch"
     point = Point(workload=Workload(model=model, batch=1), runtime="torchscript")
-    (found,) = series_of((point,), cache, scratch, None)
+    (found,) = series_of([point], Plan(points=(), folder=cache), scratch)
     assert found.folder.parent == (cache if kept else scratch)
-    (live,) = series_of((point,), cache, scratch, "module.pkl")
+    (live,) = series_of([point], Plan(points=(), folder=cache, live="module.pkl"), scratch)
     assert live.folder.parent == scratch
 
 
 def test_what_nothing_is_prepared_for_leaves_nothing_in_the_cache(tmp_path):
-    (found,) = series_of((EAGER,), tmp_path / "cache", tmp_path / "scratch", None)
+    (found,) = series_of([EAGER], Plan(points=(), folder=tmp_path / "cache"), tmp_path / "scratch")
     assert found.folder.parent == tmp_path / "scratch"
 
 
@@ -275,7 +275,7 @@ def test_a_timed_eager_is_the_reference_of_int8_too(tmp_path):
         replace(POINT, runtime=name, workload=replace(POINT.workload, precision=precision))
         for name, precision in (("eager", "float32"), ("null", "float32"))
     )
-    eager, floor = series_of(points, tmp_path, tmp_path, None)
+    eager, floor = series_of(points, Plan(points=(), folder=tmp_path), tmp_path)
     quantised = series(tmp_path, FakeRuntime, precision="int8")
     everything, _ = set_up(tmp_path, eager, floor, quantised)
     assert [s.runtime.name for s in everything].count("eager") == 1

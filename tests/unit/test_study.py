@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from frameworktax.errors import UsageError
-from frameworktax.sweep.source import Source, value_of
-from frameworktax.sweep.study import TEMPLATE, load
+from frameworktax.sweep.study import TEMPLATE, Source, load, value_of
 
 STUDY = """
 [study]

@@ -281,7 +281,7 @@ def test_what_a_node_does_not_have_is_not_asked_for_twice_in_one_sweep():
 def cut(planned, slots):
     platforms = [Platform(label="big", device="cpu", host="big", slots=slots)]
     return groups(
-        [one for one in planned.planned if one.platform == "big"], Estimator([]), processes=3,
+        [one for one in planned.planned if one.platform == "big"], Estimator(), processes=3,
         together=(), memory_bytes=1e15, platforms=platforms,
     )  # fmt: skip
 

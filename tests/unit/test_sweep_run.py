@@ -140,7 +140,7 @@ def plan(*points: Point, **more) -> list[Planned]:
 
 def grouped(planned, memory=1e12, together=(), processes=3):
     found = groups(
-        planned, Estimator([]), processes=processes, together=together, memory_bytes=memory
+        planned, Estimator(), processes=processes, together=together, memory_bytes=memory
     )
     return [(g.name, len(g.points)) for g in found]
 
@@ -168,14 +168,16 @@ def test_threads_are_not_mixed():
 
 def test_an_estimate_rests_on_the_store_where_it_can(monkeypatch):
     monkeypatch.setattr("frameworktax.host.usable_cpus", lambda: [0, 1])
-    unknown = Estimator([])
+    unknown = Estimator()
     assert unknown.seconds([EAGER], 3) == pytest.approx(3 * LOAD_S / 2 + 3 * POINT_S)
     assert not unknown.knows(EAGER)
-    known = Estimator([
+    known = Estimator()
+    for record in (
         Subject(session="a", point=EAGER, paradigm="eager"),
         block(EAGER, ns=10_000_000),
         outcome(EAGER, load_ns=2_000_000_000, peak_memory_bytes=123),
-    ])  # fmt: skip
+    ):
+        known.add(record)
     assert known.knows(point(batch=64)) and not known.knows(ORT)
     assert known.memory_bytes(point(batch=64)) == 123
     # 5 blocks of 15 ms + 6 calls of 10 ms, each with a sample of 50 ms; 10 calls of warm-up; 2 s

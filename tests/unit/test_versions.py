@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from frameworktax import host, models, runtimes
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.series import series_of
 from frameworktax.records import Point, Workload
 
@@ -39,7 +40,8 @@ def test_an_upgrade_is_recorded_and_is_another_artifact(runtime, package, tmp_pa
     for version in ("1.0", "2.0"):
         with monkeypatch.context() as patch:
             patch.syspath_prepend(install(tmp_path, package, version))
-            (series,) = series_of((point,), tmp_path / "cache", tmp_path / "scratch", None)
+            plan = Plan(points=(), folder=tmp_path / "cache")
+            (series,) = series_of([point], plan, tmp_path / "scratch")
             folders.add(series.folder)
             found = host.environment(packages=runtimes.distributions())
             recorded.append(found.libraries[package])

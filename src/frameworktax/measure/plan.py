@@ -211,47 +211,25 @@ def _runtimes(names: Iterable[str], input_kind: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def plan_for(
-    points: tuple[Point, ...],
-    live: Live | None = None,
-    *,
-    budget_s: float | None,
-    until: float,
-    processes: int,
-    twin: str,
-    by: str = "auto",
-    setup_limit_s: float = DEFAULT_SETUP_LIMIT_S,
-    force_threads: bool = False,
-) -> Plan:
-    """Return the plan of one model in several runtimes; ``live`` is the module in this process.
+def checked(plan: Plan, live: Live | None = None, *, force_threads: bool = False) -> Plan:
+    """Return a plan of one model that can run here, its live module sent to a file.
 
-    ``force_threads`` allows more threads than there are processors. Without a ``budget_s`` every
-    point is covered, and precision gets what is left of ``DEFAULT_PRECISE_S``.
+    ``force_threads`` allows more threads than there are processors.
 
     Raises:
         UsageError: what was asked for cannot be, or none of it can run here.
     """
-    usable, point = len(host.usable_cpus()), points[0]
+    usable, point = len(host.usable_cpus()), plan.points[0]
     if point.platform == "cpu" and point.threads > usable and not force_threads:
         raise UsageError(
             f"{point.threads} threads on {usable} processor{'s' * (usable > 1)} wait for each "
             f"other; give --threads {usable} or fewer, or --force-threads to measure that"
         )
-    plan = Plan(
-        points=points,
-        processes=processes,
-        until=until,
-        budget_s=DEFAULT_BUDGET_S if budget_s is None else budget_s,
-        precise_s=DEFAULT_PRECISE_S if budget_s is None else math.inf,
-        setup_limit_s=setup_limit_s,
-        twin=twin,
-        by=by,
-    )
     if live is None:
         models.check(point.workload)
-    refuse_unavailable(points)
-    if by in BY:
-        refuse_places(points, by)
+    refuse_unavailable(plan.points)
+    if plan.by in BY:
+        refuse_places(plan.points, plan.by)
     return plan if live is None else with_live(plan, live)
 
 

@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -65,45 +66,39 @@ class Tail:
         return bytes(self._end).decode("utf-8", "replace")
 
 
+@dataclass(eq=False, repr=False)
 class Worker:
-    """One measuring process, begun by the first request."""
+    """One measuring process, begun by the first request.
 
-    def __init__(
-        self,
-        label: str,
-        *,
-        memory_bytes: int = 0,
-        environment: Mapping[str, str] | None = None,
-        templates: Templates | None = None,
-        libraries: tuple[str, ...] = (),
-    ) -> None:
-        """Say what is to be begun.
+    Attributes:
+        label: for messages.
+        memory_bytes: anonymous memory it may hold, 0 for no limit.
+        environment: variables, on top of this process's.
+        templates: one of them forks it; None starts an interpreter.
+        libraries: the template has imported, one after the other.
+    """
 
-        Args:
-            label: for messages.
-            memory_bytes: anonymous memory it may hold, 0 for no limit.
-            environment: variables set on top of this process's.
-            templates: one of them forks it; None starts an interpreter.
-            libraries: the template has imported, one after the other.
-        """
-        self.label = label
-        self.notes: list[Note] = []
-        self._memory_bytes = memory_bytes
-        self._environment = {**os.environ, **(environment or {})}
-        self._templates = templates
-        self._libraries = libraries
-        self._process: Interpreter | Forked | None = None
-        self._channel: socket.socket
-        self._output: Tail
-        self._buffer = b""
-        self._is_stopped = False
-        self._ended = False
-        self._changing = threading.Lock()
-        """Held where one is begun, stopped or ended, so that none is begun after the end."""
-        self._death: WorkerError | None = None
-        """Why it ended; raised again by a later request."""
-        self._asking = threading.RLock()
-        """Held while an answer is awaited: the descriptor is not closed under that thread."""
+    label: str
+    memory_bytes: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    templates: Templates | None = None
+    libraries: tuple[str, ...] = ()
+    notes: list[Note] = field(default_factory=list)
+    _process: Interpreter | Forked | None = None
+    _channel: socket.socket = field(init=False)
+    _output: Tail = field(init=False)
+    _buffer: bytes = b""
+    _is_stopped: bool = False
+    _ended: bool = False
+    _changing: threading.Lock = field(default_factory=threading.Lock)
+    """Held where one is begun, stopped or ended, so that none is begun after the end."""
+    _death: WorkerError | None = None
+    """Why it ended; raised again by a later request."""
+    _asking: threading.RLock = field(default_factory=threading.RLock)
+    """Held while an answer is awaited: the descriptor is not closed under that thread."""
+
+    def __post_init__(self) -> None:
+        self.environment = {**os.environ, **self.environment}
 
     def _begin(self, template: Template | None) -> None:
         """Have a template fork the process; start an interpreter where there is none."""
@@ -113,7 +108,7 @@ class Worker:
             self._channel, theirs = socket.socketpair()
             ours, output = os.pipe()
             self._output = Tail(ours)
-            memory, variables = self._memory_bytes, self._environment
+            memory, variables = self.memory_bytes, self.environment
             try:
                 with theirs:
                     channel = theirs.fileno()
@@ -188,8 +183,8 @@ class Worker:
         """Begin the process where there is none, and wait until it is there."""
         if self._process is None:
             template = None
-            if self._templates is not None:
-                template = self._templates.get(self._environment, self._libraries)
+            if self.templates is not None:
+                template = self.templates.get(self.environment, self.libraries)
             self._begin(template)
         forked = self._process
         if not isinstance(forked, Forked) or forked.number is not None:

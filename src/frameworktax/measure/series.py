@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, own_entry, private_file, remove
 from frameworktax.measure import timing
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Gate, Worker
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import ASKS_FOR_DEVICES, libraries_in
@@ -303,24 +304,13 @@ class Series:
 
 
 def series_of(
-    points: tuple[Point, ...],
-    cache: Path,
-    scratch: Path,
-    live: str | None,
-    *,
-    timed: bool = True,
-    deployment: Path | None = None,
+    points: Iterable[Point], plan: Plan, scratch: Path, *, timed: bool = True
 ) -> list[Series]:
     """Group points into series, in the order they are given.
 
-    Args:
-        points: of one session.
-        cache: where what is prepared stays for later sessions.
-        scratch: where the rest lies: what comes from the user's own code or files, which change
-            between sessions.
-        live: see ``Plan``.
-        timed: False for references.
-        deployment: see ``Plan``.
+    What is prepared stays in the plan's folder for later sessions, but not what comes from the
+    user's own code or files, which change between sessions: that lies in ``scratch``. ``timed`` is
+    False for references.
     """
     groups: dict[str, dict[int, Point]] = {}
     for point in points:
@@ -330,12 +320,12 @@ def series_of(
         point = next(iter(group.values()))
         runtime = runtimes.get(point.runtime)
         makes = runtime.prepares or runtime.compiles
-        kept = makes and live is None and is_fixed(point)
+        kept = makes and plan.live is None and is_fixed(point)
         key = artifact_key(point, sorted(group), made_with)
-        folder = own_entry(cache / key) if kept else scratch / key
-        if deployment is not None and point.runtime == DEPLOYED:
-            folder = deployment / configuration(point.workload.length)
-        found.append(Series(runtime, group, folder, timed=timed, live=live))
+        folder = own_entry(plan.folder / key) if kept else scratch / key
+        if plan.deployment is not None and point.runtime == DEPLOYED:
+            folder = plan.deployment / configuration(point.workload.length)
+        found.append(Series(runtime, group, folder, timed=timed, live=plan.live))
     return found
 
 

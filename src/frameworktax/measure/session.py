@@ -79,9 +79,7 @@ class MeasuringSession:
         self._threads = max(point.threads for point in plan.points)
         on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
         self._memory_bytes = 0 if on_device else int(0.9 * host.memory_available_bytes())
-        self._series = series_of(
-            plan.points, plan.folder, self._scratch, plan.live, deployment=plan.deployment
-        )
+        self._series = series_of(plan.points, plan, self._scratch)
         self._bench = Bench(
             plan=plan,
             series=self._series,

@@ -386,16 +386,13 @@ class Setup:
                 series.notes.append(Note("reference-reused", text))
                 continue
             have.add(series.reference)
-            plan = self._plan
-            self._series += series_of(
-                points, plan.folder, self._bench.scratch, plan.live, timed=False
-            )
+            self._series += series_of(points, self._plan, self._bench.scratch, timed=False)
 
     def _add_floor(self) -> None:
         """Add the null runtime: its latency is the harness's own floor, measured every session."""
         if not any(s.is_floor for s in self._series):
             point = replace(self._plan.points[0], runtime=FLOOR)  # it synchronises as others do
-            (floor,) = series_of((point,), self._plan.folder, self._bench.scratch, None)
+            (floor,) = series_of([point], self._plan, self._bench.scratch)
             floor.is_beside = True
             self._series.append(floor)
 
@@ -410,11 +407,9 @@ class Setup:
             is_needed = self._bench.sampler is None or series.is_eager
             is_auto = self._plan.twin == "auto" and is_needed
             if self._plan.twin == "all" or is_auto:
-                points = tuple(
-                    replace(p, workload=replace(p.workload, twin=True))
-                    for p in series.points.values()
-                )
-                twins += series_of(points, self._plan.folder, self._bench.scratch, None)
+                own = series.points.values()
+                points = [replace(p, workload=replace(p.workload, twin=True)) for p in own]
+                twins += series_of(points, self._plan, self._bench.scratch)
         self._series += twins
         return twins
 

@@ -15,8 +15,7 @@ from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Point
 from frameworktax.reproduce.rows import ROLES, axes_of
 from frameworktax.sweep.grid import expand
-from frameworktax.sweep.source import Source
-from frameworktax.sweep.study import HERE, Axes
+from frameworktax.sweep.study import HERE, Axes, Source
 from frameworktax.sweep.study import StudyFile as Grids
 
 FOLDER = files("frameworktax.reproduce").joinpath("studies")

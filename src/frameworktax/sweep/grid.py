@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,9 @@ from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, nearest
 from frameworktax.measure.plan import completed
 from frameworktax.records import FLOOR, Point, Workload
-from frameworktax.sweep.source import Location, Source
 
 if TYPE_CHECKING:
-    from frameworktax.sweep.study import Axes, StudyFile
+    from frameworktax.sweep.study import Axes, Source, StudyFile
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MAX_POINTS = 200_000
@@ -27,6 +26,8 @@ OUTSIDE = ("runtimes", "platform", "threads")
 TEXT_AXES = frozenset({"length", "length_mean", "length_sd"})
 IMAGE_AXES = frozenset({"image_size", "channels_last"})
 FACTOR_AXES = frozenset({"width", "depth"})
+Location = Sequence[str | int]
+"""A path into the data: ``("exclude", 1, "batch")``."""
 Cell = dict[str, Any]
 """Axis → value."""
 Values = dict[str, tuple[Any, ...]]

@@ -190,13 +190,11 @@ class Known:
 class Estimator:
     """Estimates from the records of a store, taken one at a time."""
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
+    def __init__(self) -> None:
         self._points: dict[str, Point] = {}
         self._medians: dict[str, list[float]] = defaultdict(list)
         self._load_ns: dict[str, list[int]] = defaultdict(list)
-        self._memory_bytes: dict[str, int] = {}
-        for record in records:
-            self.add(record)
+        self._memory_bytes: dict[str, int] = defaultdict(int)
 
     def add(self, record: Record) -> None:
         """Take one record into account; every one comes before the first question."""
@@ -208,16 +206,16 @@ class Estimator:
             case Outcome():
                 if record.load_ns:
                     self._load_ns[record.point].append(record.load_ns)
-                most = max(record.peak_memory_bytes or 0, self._memory_bytes.get(record.point, 0))
-                self._memory_bytes[record.point] = most
+                held = self._memory_bytes[record.point]
+                self._memory_bytes[record.point] = max(record.peak_memory_bytes or 0, held)
 
     @cached_property
     def _known(self) -> defaultdict[Point, Known]:
         found: defaultdict[Point, Known] = defaultdict(Known)
         for key, point in self._points.items():
             known = found[point.without_batch()]
-            known.load_ns += self._load_ns.get(key, [])
-            known.memory_bytes = max(known.memory_bytes, self._memory_bytes.get(key, 0))
+            known.load_ns += self._load_ns[key]
+            known.memory_bytes = max(known.memory_bytes, self._memory_bytes[key])
             if key in self._medians:
                 known.call_ns[point.workload.batch] = median(self._medians[key])
         return found
