@@ -29,7 +29,7 @@ from frameworktax.records import (
 from frameworktax.store import Writer
 from frameworktax.sweep.executor import Done, Job, LocalExecutor, Platform
 from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.plan import forecast, plan_blocks, resumed, summary
+from frameworktax.sweep.plan import forecast, plan_blocks, plan_sweep, resumed, summary
 from frameworktax.sweep.plan import plan as plan_of
 from frameworktax.sweep.run import Sweep
 from frameworktax.sweep.schedule import groups
@@ -258,6 +258,12 @@ def test_a_study_is_measured_once(tmp_path):
     results = sweep(tmp_path, again, listener=listener).run()
     assert again.jobs == [] and len(results) == 4
     assert listener.said[-1].startswith("resuming: 4 of 4 ")
+
+
+def test_a_dry_run_that_does_not_resume_estimates_by_the_store(tmp_path):
+    sweep(tmp_path, FakeExecutor(tmp_path)).run()
+    found = plan_sweep(STUDY, store=tmp_path, resume=False)
+    assert {one.status for one in found.statuses.values()} == {"open"} and found.known == 4
 
 
 def test_without_resuming_everything_is_measured_anew(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,26 +107,26 @@ def plan_sweep(
     places = this_host(pick_device("auto")) if platforms is None else platforms
     devices = {platform.label: platform.device for platform in places}
     loaded = load(study, overrides, platforms=devices, allow_code=True)  # nothing is run
-    return plan(loaded, scan(Path(store)) if resume else [], platforms=places)
+    return plan(loaded, scan(Path(store)), resume=resume, platforms=places)
 
 
 def plan(
     study: Study,
     records: Iterable[Record],
     *,
-    only: Collection[str] | None = None,
+    resume: bool = True,
     platforms: Sequence[Platform] = (),
 ) -> SweepPlan:
     """Return the plan of a study by the records of a store, in one pass over them.
 
-    ``only`` are the sessions that count for the status of points, None for all.
+    Without ``resume`` they say how long points take, and of none that it is measured.
     """
     settings = study.settings
     status = StatusScan(study.points, settings.attempts)
     estimator = Estimator()
     for record in records:
         estimator.add(record)
-        if only is None or record.session in only:
+        if resume:
             status.add(record)
     statuses = status.statuses()
     todo = [one for one in study.planned if statuses[one.point].status == "open"]

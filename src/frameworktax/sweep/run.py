@@ -111,15 +111,15 @@ def sweep(
     with contextlib.closing(executor):
         platforms = {platform.label: platform.device for platform in executor.platforms()}
         loaded = load(study, overrides, platforms=platforms, allow_code=allow_code)
-        if engine != "local":
+        is_here = engine == "local"
+        if not is_here:
             from frameworktax.sweep.ray import shipped
 
             shipped(loaded.points)  # what has no place on a node is refused before anything runs
         for reference in loaded.code:
             reporter.say(f"runs code of yours: {reference}")
-        is_here = engine == "local"  # a cluster's nodes are locked one by one
-        lock = host_lock(command, reporter.say) if is_here else contextlib.nullcontext()
-        with lock:
+        # a cluster's nodes are locked one by one
+        with host_lock(command, reporter.say) if is_here else contextlib.nullcontext():
             return Sweep(loaded, folder, executor, reporter, command, resume=resume).run()
 
 
@@ -185,9 +185,8 @@ class Sweep:
 
     def run(self) -> SweepResults:
         """Measure the open points and return everything the store holds of the study."""
-        only = None if self.resume else self._sessions
         platforms = self.executor.platforms()
-        first = plan(self.study, scan(self.folder), only=only, platforms=platforms)
+        first = plan(self.study, scan(self.folder), resume=self.resume, platforms=platforms)
         for text in (*self.study.notes, resumed(first.statuses)):
             if text:
                 self.reporter.say(text)
