@@ -13,7 +13,7 @@ FrameworktaxError            one line, names what to do next; carries the exit c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -133,6 +133,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the closest known name, or an empty string."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f", did you mean '{close[0]}'?" if close else ""
+
+
+def check_known(what: str, name: str, known: Collection[str]) -> None:
+    """Raise UsageError, with the nearest name, if a name is none of those known."""
+    if name not in known:
+        raise UsageError(f"no {what} '{name}'{nearest(name, known)}; choose {', '.join(known)}")
 
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

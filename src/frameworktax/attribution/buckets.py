@@ -22,13 +22,6 @@ from frameworktax.attribution.symbols import JIT, KERNEL, UNKNOWN, Leaf
 Place = tuple[str, str]
 """A line of ``records.BILL``, and the part of it ('' except for ``kernel``)."""
 
-DETAILS = (
-    "gemm", "packing", "convolution", "vectorised", "compiled", "jit", "memory", "libm", "unnamed",
-    "copying",
-)  # fmt: skip
-"""Parts of kernel time. ``jit`` is code generated while running (oneDNN's loops and products);
-``compiled`` are Inductor's loops; ``unnamed`` are loops that compute, and ``copying`` loops that
-only move data, both in libraries of which nothing is known by name."""
 UNREAD = "unread"
 """Part of the remainder of which nothing is known; it may be kernels."""
 

@@ -10,8 +10,10 @@ OpenMetrics Compatibility".
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from frameworktax.errors import needs
@@ -21,8 +23,6 @@ BOUNDS_S = (
     *(1.0, 2.5, 10.0),
 )
 """Upper ends of the latency buckets."""
-LABELS = ("model", "call", "batch")
-"""What a call is known by."""
 SUFFIXES = {"s": "_seconds", "1": "_ratio"}
 """Of a unit's metrics in Prometheus."""
 
@@ -36,35 +36,11 @@ class Metric(NamedTuple):
     text: str
 
 
-METRICS: Mapping[str, Metric] = {
-    "call.duration": Metric(
-        "histogram", "s", LABELS, "Latency of a call of the model, until it returns."
-    ),
-    "call.errors": Metric(
-        "counter", "{call}", LABELS, "Calls of the model that ended with an exception."
-    ),
-    "sampled.time": Metric(
-        "counter",
-        "s",
-        (*LABELS, "part"),
-        "Time of sampled calls by line of the breakdown; the framework tax is all lines but "
-        "kernel.",
-    ),
-    "tax": Metric(
-        "gauge", "1", LABELS, "Share of the framework tax in the last 400 or more samples."
-    ),
-    "watch.faults": Metric(
-        "counter",
-        "{fault}",
-        ("model", "stage"),
-        "Faults of the watch itself, by stage; the calls were not affected.",
-    ),
-    "watch.info": Metric(
-        "gauge",
-        "",
-        ("model", "sampler", "reason"),
-        "1 for the sampler in use, with the reason why there is none.",
-    ),
+METRICS = {
+    name: Metric(**fields)
+    for name, fields in tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    ).items()
 }
 
 

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import UsageError, check_suffix, nearest
+from frameworktax.errors import UsageError, check_known, check_suffix
 from frameworktax.records import BILL, Measurement, Point, Run, point_name
 from frameworktax.report import vega
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.rows import csv_row
 from frameworktax.report.vega import LINE_COLOURS, SHAPES, UNKNOWN, Spec, colours
 from frameworktax.report.words import (
+    WORDS,
     duration,
     label,
     lines_of,
@@ -31,14 +32,7 @@ from frameworktax.report.words import (
     tax,
 )
 
-AXES: dict[str, dict[str, str]] = {
-    "batch": {"axis_name": "batch", "x_title": "batch size"},
-    "length": {"axis_name": "length", "x_title": "length, tokens"},
-    "image_size": {"axis_name": "image size", "x_title": "image size, pixels a side"},
-    "width": {"axis_name": "width", "x_title": "factor on layer widths"},
-    "depth": {"axis_name": "depth", "x_title": "factor on the number of layers"},
-    "threads": {"axis_name": "threads", "x_title": "threads"},
-}
+AXES: Mapping[str, Mapping[str, str]] = WORDS["axes"]
 """Axis → its name in a tooltip and under the axis."""
 FIELDS = (
     *("model", "runtime", *AXES, "latency_ns", "latency_ns_low", "latency_ns_high"),
@@ -306,8 +300,7 @@ def figure(run: Run, name: str, path: Path) -> None:
     Raises:
         UsageError: no such picture, no numbers for it, another suffix, or no plotting package.
     """
-    if name not in FIGURES:
-        raise UsageError(f"no figure '{name}'{nearest(name, FIGURES)}; have {', '.join(FIGURES)}")
+    check_known("figure", name, FIGURES)
     check_suffix(path, vega.PICTURES)
     shown = families(run)
     picture = _figure(shown, name)

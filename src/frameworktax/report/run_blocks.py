@@ -43,6 +43,7 @@ from frameworktax.report.words import (
     NONE,
     REGIME_MARKS,
     TWIN,
+    WORDS,
     duration,
     has_interval,
     interval,
@@ -61,24 +62,14 @@ from frameworktax.report.words import (
 )
 from frameworktax.stats import within_one_process
 
-CHANGING = frozenset(
-    {
-        *("calls-not-blocks", "clock-jump", "few-processes", "last-try-failed", "no-interval"),
-        "not-ranked",
-        *("process-lost", "quantised-reference", "samples-lost"),
-    }
-)
+CHANGING = frozenset(WORDS["changing"])
 """Codes of a point's notes that change the answer, or how far it may be believed."""
 REUSED = "set-up-reused"
 ONE_PROCESS = "intervals are within one process: how processes differ is not in them"
 OUTSIDE_OPERATORS = "outside operators"
 PATH = 24
 """Width to which the path of a layer is cut at its head where space is short."""
-OUTPUTS = {
-    "=": ("equal", "equal", "outputs equal eager's"),
-    "≠": ("differs", "different", "outputs differ from eager's"),
-    "?": ("unproven", "not compared", "outputs not compared with eager's"),
-}
+OUTPUTS: Mapping[str, tuple[str, str, str]] = WORDS["outputs"]
 """Mark of the outputs against eager's → style of the cell, its text, what the mark means."""
 UNKNOWN = Cell(NONE, style="dim")
 

@@ -13,26 +13,16 @@ from frameworktax.analysis.whatif.formulas import MEASURED
 from frameworktax.errors import flat
 from frameworktax.records import Estimate, Prediction
 from frameworktax.report.blocks import Block, Cell, Column, Item, Items, Table, listed, right, table
-from frameworktax.report.words import NONE, factor, has_interval, label, percent, time_text
+from frameworktax.report.words import (
+    NONE,
+    WORDS,
+    factor,
+    has_interval,
+    label,
+    percent,
+    time_text,
+)
 
-MEANINGS = {
-    "kernel": "a kernel runs",
-    "copies": "only copies or memsets run",
-    "operators": "own time of operators that compute: kernels and their dispatch alike",
-    "framework": "operators: dispatcher, wrappers, what is around kernels",
-    "python": "Python frames",
-    "launch": "calls of the device's runtime and driver",
-    "startup": "memory allocation, loading, compilation: a warm process does not repeat it",
-    "device_gap": "devices idle though work is queued: stream order, events, launch latency",
-    "wait": "the host in a synchronise, devices idle",
-    "unknown": "devices had work from before the recording: busy or idle is not in the file",
-    "remainder": "nothing was recorded that explains it",
-}
-IDLE_MEANINGS = {
-    "host_starvation": "the host had not launched yet",
-    "dependency": "launched work waited for other work, or for its launch to arrive",
-    "synchronise": "the host waited, with nothing left to run",
-}
 STEPS = 8
 """Steps shown one by one; the document holds all of them."""
 LEADERS = 8
@@ -68,8 +58,8 @@ def trace_blocks(trace: Mapping[str, Any] | None) -> list[Block]:
         return []
     made = [
         steps(trace),
-        _parts("Where the time goes", "part", trace["bill_ns"], MEANINGS, trace),
-        _parts("Why devices were idle", "cause", trace["idle_ns"] or {}, IDLE_MEANINGS, trace),
+        _parts("Where the time goes", "part", trace["bill_ns"], WORDS["trace"], trace),
+        _parts("Why devices were idle", "cause", trace["idle_ns"] or {}, WORDS["idle"], trace),
         listed("Start-up calls", trace.get("startup", ())[:LEADERS], STARTUP),
         listed(
             "Calls that make the host wait",

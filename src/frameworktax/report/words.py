@@ -1,8 +1,11 @@
-"""How numbers are written, the same in every format."""
+"""How numbers are written, and what things look like: the same in every format."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.analysis.estimates import duration as duration
@@ -10,13 +13,11 @@ from frameworktax.records import BILL, Estimate, Measurement, Parity, Points
 
 NONE = "–"
 """In place of what is not known."""
-REGIME_MARKS = {
-    "framework-bound": "F",
-    "compute-bound": "C",
-    "memory-bound": "B",
-    "mixed": "M",
-    "kernel-flat": "K",
-}
+WORDS: Mapping[str, Any] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
+"""What has a look or a meaning of its own: colours, shapes, styles, letters, explanations."""
+REGIME_MARKS: Mapping[str, str] = WORDS["marks"]
 
 
 def milliseconds(ns: float | None) -> str:
