@@ -24,7 +24,7 @@ from frameworktax.analysis.compare.contrasts import (
     sample_of,
 )
 from frameworktax.analysis.grouping import gather
-from frameworktax.errors import StoreError, UsageError, nearest, write_text
+from frameworktax.errors import StoreError, UsageError, check_known, write_text
 from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
@@ -107,10 +107,7 @@ def compare(
     """
     if gate is not None and not 0 < gate < 1:
         raise UsageError(f"gate must be between 0 and 1, for example 0.05 (got {gate:g})")
-    known = get_args(Metric)
-    if metric not in known:
-        choices = ", ".join(known)
-        raise UsageError(f"no metric '{metric}'{nearest(metric, known)}; choose {choices}")
+    check_known("metric", metric, get_args(Metric))
     names = (name_of(a), name_of(a if b is None else b))
     if baselines and b is None:
         raise UsageError("--baseline adds to the side before; name both sides, BEFORE and AFTER")

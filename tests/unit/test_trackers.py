@@ -208,7 +208,7 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert (code, out, err) == (0, "logged to mlflow: 2 points in id-1\n", "")
     assert [r["name"] for r in runs[1:]] == [f"bert-mini, eager, batch {b}" for b in (1, 8)]
     for words, said in {
-        ("--to", "mlflo"): "no tracker 'mlflo', did you mean 'mlflow'?; choose mlflow or wandb",
+        ("--to", "mlflo"): "no tracker 'mlflo', did you mean 'mlflow'?; choose mlflow, wandb",
         (): "name a file with -o, or a tracker with --to: one of the two",
         ("--to", "wandb", "-o", "t.csv"): "name a file with -o, or a tracker with --to",
     }.items():

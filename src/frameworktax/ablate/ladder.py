@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import check_known
 from frameworktax.records import Point
 
 BASE = "base"
@@ -56,8 +56,8 @@ def base_point(point: Point, *, attention: bool) -> Point:
 def chosen(paths: Iterable[str]) -> tuple[str, ...]:
     """Return paths in order, eager with them; raises UsageError for an unknown one."""
     wanted = {"eager", *paths}
-    for name in wanted - set(PATHS):
-        raise UsageError(f"no path '{name}'{nearest(name, PATHS)}; choose {', '.join(PATHS)}")
+    for name in wanted:
+        check_known("path", name, PATHS)
     return tuple(path for path in PATHS if path in wanted)
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from frameworktax.cli.app import app, group
 from frameworktax.cli.deliver import print_list
 from frameworktax.cli.options import AsJson, Device
-from frameworktax.errors import UsageError, nearest
-
-DOCUMENTS = ("run", "comparison", "program")
+from frameworktax.errors import check_known
 
 lister = group("list", "List models, runtimes and studies, and what is missing.")
 
@@ -170,19 +168,11 @@ def schema(
 
       frameworktax schema comparison
     """
-    if document not in DOCUMENTS:
-        raise UsageError(
-            f"no document '{document}'{nearest(document, DOCUMENTS)}; have {', '.join(DOCUMENTS)}"
-        )
-    print(json.dumps(describe(document), indent=1))
-
-
-def describe(document: str) -> dict[str, Any]:
-    """Return the JSON Schema of one of ``DOCUMENTS``."""
     from frameworktax.analysis.compare.comparison import Comparison
     from frameworktax.programs.document import Program
     from frameworktax.records import Run
     from frameworktax.report import json_document
 
-    described = {"run": Run, "comparison": Comparison, "program": Program}
-    return json_document.schema(described[document])
+    known = {"run": Run, "comparison": Comparison, "program": Program}
+    check_known("document", document, known)
+    print(json.dumps(json_document.schema(known[document]), indent=1))

@@ -12,7 +12,7 @@ import typer
 from frameworktax.cli.app import group
 from frameworktax.cli.deliver import check_writable, console
 from frameworktax.cli.options import AsJson, Conditions, DryRun, parse_size
-from frameworktax.errors import UsageError, check_suffix, flat, nearest
+from frameworktax.errors import UsageError, check_known, check_suffix, flat
 
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
@@ -164,9 +164,7 @@ def export(
     conditions = Where.parse(where) if where else None
     if output is None:
         to = str(to)
-        if to not in TRACKERS:
-            choices = " or ".join(TRACKERS)
-            raise UsageError(f"no tracker '{to}'{nearest(to, TRACKERS)}; choose {choices}")
+        check_known("tracker", to, TRACKERS)
         results = api.read_store(store, conditions)
         print(f"logged to {to}: {len(results)} points in {TRACKERS[to](results.run)}")
         return

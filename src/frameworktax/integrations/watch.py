@@ -41,7 +41,7 @@ from frameworktax.attribution.perf_event import Drained, PerfEventSampler, probe
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import Leaf, Resolver, read_tables
 from frameworktax.clock import REAL, Clock, Queue, others_ns
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, check_known
 from frameworktax.integrations.exporters import EXPORTERS, Exporter
 from frameworktax.measure.inline_profiler import hidden
 
@@ -93,8 +93,7 @@ def watch(
     if hasattr(cls, "_frameworktax_watched"):
         raise UsageError(f"this {cls.__name__} is watched already; stop that watch first")
     if isinstance(exporter, str):
-        if exporter not in EXPORTERS:
-            raise UsageError(f"no exporter '{exporter}'; choose {', '.join(EXPORTERS)}")
+        check_known("exporter", exporter, EXPORTERS)
         exporter = EXPORTERS[exporter]()
     made = Watch(
         cls.__name__ if name is None else name,
@@ -567,7 +566,7 @@ WINDOW_TICKS = 400
 """Samples that a tax ratio is of: its standard error is at most 2.5 points."""
 Kind = tuple[str, int | None]
 Labels = tuple[str, str, str]
-"""Values of ``exporters.LABELS``: model, call and batch."""
+"""Values of the labels model, call and batch."""
 
 
 class Sampled(NamedTuple):
