@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host, store
-from frameworktax.errors import NothingMeasuredError, UsageError, needs
+from frameworktax.errors import NothingMeasuredError, UsageError, needs, write_text
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
@@ -101,9 +101,9 @@ class Results(Sequence[Measurement]):
 
     def report(self, path: str | Path) -> Path:
         """Write the HTML report and return its path."""
-        from frameworktax.report.html import write_report
+        from frameworktax.report.html import page
 
-        write_report(self.run, Path(path))
+        write_text(Path(path), page(self.run))
         return Path(path)
 
     def __repr__(self) -> str:

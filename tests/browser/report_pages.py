@@ -43,9 +43,9 @@ def chromium():
 
 def visit(browser, run, path, **options):
     """Open the report of a run; return the page, what it said and what it asked for."""
-    from frameworktax.report.html import write_report
+    from frameworktax.report.html import page as drawn
 
-    write_report(run, path)
+    path.write_text(drawn(run), encoding="utf-8")
     options = {"color_scheme": "light", "viewport": DESK, **options}
     page = browser.new_context(accept_downloads=True, **options).new_page()
     page.set_default_timeout(LIMIT_MS)

@@ -16,7 +16,7 @@ from frameworktax.analysis.document import build
 from frameworktax.cli.deliver import Output
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate, Note, Run
-from frameworktax.report import blocks, charts, html, json_document, rows, vega
+from frameworktax.report import blocks, charts, export, html, json_document, rows, vega
 from frameworktax.report import run_blocks as run_document
 from frameworktax.report.families import families
 from frameworktax.report.render_markdown import escape, markdown
@@ -365,15 +365,12 @@ def test_page_carries_the_document_and_the_rows(run, page):
     ]
 
 
-def test_no_curve_is_drawn_through_one_batch_size(run, tmp_path):
+def test_no_curve_is_drawn_through_one_batch_size(run):
     """The second family has one batch size; pictures of the third keep their numbers."""
     others = [replace(m, threads=2) for m in run.measurements if m.workload.batch == 1]
     third = [replace(m, threads=4) for m in run.measurements]
-    path = tmp_path / "page.html"
-    html.write_report(replace(run, measurements=(*run.measurements, *others, *third)), path)
-    block = re.search(
-        r'<script type="application/json" id="ft-data">(.*?)</script>', path.read_text(), re.S
-    )
+    page = html.page(replace(run, measurements=(*run.measurements, *others, *third)))
+    block = re.search(r'<script type="application/json" id="ft-data">(.*?)</script>', page, re.S)
     found = json.loads(block[1])
     drawn = {name: at for name, at in found["charts"].items() if name.startswith("latency")}
     assert drawn == {"latency-0": 0, "latency-2": 2}
@@ -426,9 +423,9 @@ def test_a_report_that_cannot_be_written(run, tmp_path):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
     (tmp_path / "none").write_text("kept")
     with pytest.raises(UsageError, match="cannot write"):
-        html.write_report(run, tmp_path / "none" / "report.html")
+        export.write(run, tmp_path / "none" / "report.html")
     assert (tmp_path / "none").read_text() == "kept"
-    html.write_report(run, tmp_path / "made" / "report.html")
+    export.write(run, tmp_path / "made" / "report.html")
     assert (tmp_path / "made" / "report.html").is_file()
 
 

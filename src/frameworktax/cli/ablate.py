@@ -11,7 +11,7 @@ import typer
 from frameworktax.cli import options
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output
-from frameworktax.errors import check_suffix
+from frameworktax.errors import check_suffix, write_text
 from frameworktax.sweep.values import words
 
 
@@ -60,7 +60,7 @@ def ablate_command(
     from frameworktax.ablate.blocks import ablation_blocks, document, waterfall
     from frameworktax.records import Workload
     from frameworktax.report import vega
-    from frameworktax.report.html import write_page, write_report
+    from frameworktax.report.html import page, write_page
     from frameworktax.report.run_blocks import run_blocks
 
     out = Output(json_file, report, figure, quiet=quiet, verbose=verbose)
@@ -83,7 +83,7 @@ def ablate_command(
     if report is not None and report.suffix == ".md":
         write_page(report, "", ablation_blocks(found))
     elif report is not None:
-        write_report(found.run, report)
+        write_text(report, page(found.run))
     if figure is not None:
         vega.write(waterfall(found), figure)
     out.blocks(ablation_blocks(found))

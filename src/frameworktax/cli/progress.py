@@ -1,8 +1,9 @@
 """Progress on standard error: a picture drawn in place on a terminal, a few plain lines in a log.
 
 One reporter serves a session and a study of many: what runs, how much is done and failed, and the
-time that is left. The table of what is being measured stands from the first value on; nodes of a
-cluster send no values before a session ends. It is drawn only when the session says something,
+time that is left. The table of what is being measured stands from the first value on: only what is
+cheap is computed, an interval over the block medians at hand. Nodes of a cluster send no values
+before a session ends. It is drawn only when the session says something,
 which is between blocks, at most twice a second and for at most a fiftieth of the time; no thread
 refreshes it.
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -22,9 +24,11 @@ from rich.text import Text
 
 from frameworktax.errors import flat
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Point, point_name
-from frameworktax.report.growing import Growing
+from frameworktax.records import FLOOR, FamilyKey, Point, point_name
+from frameworktax.report import blocks
 from frameworktax.report.render_terminal import drawn
+from frameworktax.report.words import milliseconds, plus_minus, time_text
+from frameworktax.stats import UNTIL, process_interval, relative_half_width
 from frameworktax.sweep.values import duration
 
 if TYPE_CHECKING:
@@ -36,8 +40,12 @@ DRAW_EVERY_S = 0.5
 DRAW_SHARE = 0.02
 """Share of the time that drawing may take: nothing is timed meanwhile."""
 BAR_WIDTH = 40
+LEAST = 3
+"""Values from which on an interval is shown: that of two is many times as wide."""
 
 Seconds = Callable[[], float]
+Medians = Sequence[Sequence[float]]
+"""For each process of a point the medians of its blocks, ns."""
 
 
 def drawable(console: Console) -> bool:
@@ -105,7 +113,11 @@ class ProgressView(_Drawing, Reporter):
         self._session = ""
         self._phase = ""
         self._next = ""
-        self._growing = Growing()
+        self._asked: dict[Point, FamilyKey] = {}
+        self._until = UNTIL
+        self._medians: dict[Point, Medians] = {}
+        """Of points in the order of their last values."""
+        self._said: set[tuple[FamilyKey | None, str]] = set()
         self._set_up: dict[str, tuple[str, float]] = {}
         self._fresh: set[Point] = set()
         """Points with a value from a session that has not ended: in no count yet."""
@@ -137,13 +149,17 @@ class ProgressView(_Drawing, Reporter):
 
     def asked(self, points: Sequence[Point], until: float) -> None:
         """Take over what a session is to measure."""
-        self._growing.asked(points, until)
+        self._asked |= {point: point.family() for point in points}
+        self._until = until
 
-    def measured(self, point: Point, medians_ns: Sequence[Sequence[float]]) -> None:
-        """Take over a point's values."""
-        if self._growing.measured(point, medians_ns):
+    def measured(self, point: Point, medians_ns: Medians) -> None:
+        """Take over a point's values; those of a twin and of the floor are no result."""
+        if point.runtime != FLOOR and not point.workload.twin and any(medians_ns):
+            self._asked.setdefault(point, point.family())
+            self._medians.pop(point, None)
+            self._medians[point] = medians_ns
             self._fresh.add(point)
-        if self._live is None and (line := self._growing.first_line(point)) is not None:
+        if self._live is None and (line := self._first_line(point)) is not None:
             self._log(f"{self._indent()}  {line}", often=not self._session or self._verbose)
         self._draw()
 
@@ -219,7 +235,7 @@ class ProgressView(_Drawing, Reporter):
     def picture(self) -> Group:
         """Return what a terminal shows."""
         score = self._left()
-        done, total = self._growing.counts
+        done, total = len(self._medians), len(self._asked)
         if done:
             score = f"{done} of {total} points have a value; {score}"
         if self._session:
@@ -229,12 +245,60 @@ class ProgressView(_Drawing, Reporter):
         bar = Table.grid()  # a bar alone does not end its line
         # before anything is known the total is zero, which rich divides by
         bar.add_row(ProgressBar(total=max(total, 1e-9), completed=done, width=BAR_WIDTH))
-        parts: list[Table | Text] = [bar, _text(score, "bold")]
+        parts: list[RenderableType] = [bar, _text(score, "bold")]
         parts += [_text(self._session)] if self._session else []
         parts += map(_text, self._steps())
-        if (known := self._growing.table()) is not None:
-            parts += [Text(), drawn(known, self._console)]
+        if self._medians:
+            parts += [Text(), drawn(self._table(), self._console)]
         return Group(*parts)
+
+    def _table(self) -> blocks.Table:
+        """Return the family of the point measured last: runtimes by batch."""
+        newest = next(reversed(self._medians))
+        family = self._asked[newest]
+        at = {(p.runtime, p.workload.batch): p for p, its in self._asked.items() if its == family}
+        batches = sorted({batch for _, batch in at})
+        runtimes = dict.fromkeys(p.runtime for p in at.values() if p in self._medians)
+        title = point_name(newest, runtime=False, batch=False, defaults=True)
+        return blocks.table(
+            f"{title}: latency of one call, ms",
+            ["runtime", *(blocks.right(f"batch {b}") for b in batches)],
+            [
+                [runtime, *(self._cell(at.get((runtime, b))) for b in batches)]
+                for runtime in runtimes
+            ],
+        )
+
+    def _cell(self, point: Point | None) -> blocks.Cell:
+        if point is None or point not in self._medians:
+            return blocks.Cell("·", style="dim")
+        ns, around, is_done = self._known(point)
+        brief, note = milliseconds(ns), around.replace(" ", "")
+        return blocks.Cell(brief, style="strong" if is_done else "", note=note, short=brief)
+
+    def _first_line(self, point: Point) -> str | None:
+        """Return the values of a point's runtime once each of its batches has one; once only."""
+        key = (self._asked.get(point), point.runtime)
+        mine = [p for p, family in self._asked.items() if (family, p.runtime) == key]
+        if not mine or key in self._said or any(p not in self._medians for p in mine):
+            return None
+        self._said.add(key)
+        values = []
+        for p in sorted(mine, key=lambda p: p.workload.batch):
+            ns, around, _ = self._known(p)
+            values.append(f"{f'{time_text(ns)} {around}'.rstrip()} at batch {p.workload.batch}")
+        return f"{point.runtime}: {', '.join(values)}"
+
+    def _known(self, point: Point) -> tuple[float, str, bool]:
+        """Return a point's value, ns, its interval as text, and whether that is narrow enough.
+
+        Below ``LEAST`` values it is the mean of processes, and no interval is shown.
+        """
+        medians = self._medians[point]
+        found = process_interval(medians)
+        if found is None or found.n < LEAST:
+            return fmean(median(one) for one in medians if one), "", False
+        return found.value, plus_minus(found), relative_half_width(found) <= self._until
 
     def _steps(self) -> list[str]:
         """Return what is done now, what is next, and what is being set up beside it."""
@@ -274,7 +338,7 @@ class AttachView(_Drawing):
             self._logged = time.monotonic()
             self._out.print(flat(found.headline), markup=False, soft_wrap=True)
 
-    def _picture(self, found: Program) -> Iterator[Text]:
+    def _picture(self, found: Program) -> Iterator[RenderableType]:
         from frameworktax.programs.blocks import load, symbol_table, thread_table
 
         first = found.processes[0]

@@ -138,7 +138,7 @@ def _files(run: Run, folder: Path) -> list[Path]:
     """Write the document and the report; raises UsageError where no report can be drawn."""
     document, page = folder / "frameworktax.json", folder / "frameworktax.html"
     document.write_text(json_document.text(run), encoding="utf-8")
-    html.write_report(run, page)
+    page.write_text(html.page(run), encoding="utf-8")
     return [document, page]
 
 

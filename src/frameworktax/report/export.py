@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from frameworktax.analysis.compare.comparison import Comparison
@@ -12,8 +13,14 @@ from frameworktax.report.render_markdown import markdown
 from frameworktax.report.rows import csv_text, write_parquet
 from frameworktax.report.run_blocks import run_blocks
 
-STACKS = {stacks.SUFFIX: stacks.collapsed, stacks.SPEEDSCOPE: stacks.speedscope}
-SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", *vega.PICTURES, *STACKS)
+TEXTS: Mapping[str, Callable[[Run], str]] = {
+    ".json": json_document.text,
+    ".md": lambda run: markdown(run_blocks(run)),
+    ".csv": csv_text,
+    stacks.SUFFIX: stacks.collapsed,
+    stacks.SPEEDSCOPE: stacks.speedscope,
+}
+SUFFIXES = (".html", *TEXTS, ".parquet", *vega.PICTURES)
 
 
 def write(
@@ -42,15 +49,9 @@ def write(
             "other formats: frameworktax compare BEFORE AFTER -o FILE"
         )
     if path.suffix == ".html":
-        html.write_report(run, path, beside, before)
-    elif path.suffix in STACKS:
-        write_text(path, STACKS[path.suffix](run))
-    elif path.suffix == ".json":
-        write_text(path, json_document.text(run))
-    elif path.suffix == ".md":
-        write_text(path, markdown(run_blocks(run)))
-    elif path.suffix == ".csv":
-        write_text(path, csv_text(run))
+        write_text(path, html.page(run, beside, before))
+    elif path.suffix in TEXTS:
+        write_text(path, TEXTS[path.suffix](run))
     elif path.suffix == ".parquet":
         write_parquet(run, path)
     else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -43,13 +42,6 @@ MOST = 10_000
 """Points of a page; a browser sorts and draws so many without a pause."""
 SECTIONS = 12
 """Families with a section of their own; more pictures are drawn for too long."""
-
-
-def write_report(
-    run: Run, path: Path, beside: Comparison | None = None, before: Run | None = None
-) -> None:
-    """Write ``page``; raises UsageError as that does, and where the file cannot be written."""
-    write_text(path, page(run, beside, before))
 
 
 def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
@@ -113,10 +105,10 @@ def page(run: Run, beside: Comparison | None = None, before: Run | None = None) 
         version=__version__,
         has_document="run" in data,
         least=stacks.LEAST,
-        css=_safe(_text("page.css")),
-        data=_safe(json_block(data)),
-        bundle=_safe(bundle),
-        script=_safe(script),
+        css=_text("page.css"),
+        data=data,
+        bundle=bundle,
+        script=script,
     )
 
 
@@ -151,7 +143,7 @@ def document_html(title: str, blocks: Sequence[Block]) -> str:
     Raises:
         UsageError: there are pictures, and the package that draws is not installed.
     """
-    return _rendered("document.html", title=title, found=blocks, css=_safe(_text("page.css")))
+    return _rendered("document.html", title=title, found=blocks, css=_text("page.css"))
 
 
 # --- parts of the page -------------------------------------------------------------------------
@@ -250,7 +242,6 @@ def flames(family: Family, before: Run | None = None) -> tuple[list[Box], list[B
 def _templates() -> Any:
     """Return the templates; Jinja2 is imported when a page is made, not before."""
     import jinja2
-    from markupsafe import Markup
 
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(str(files("frameworktax.report") / "page")),
@@ -265,26 +256,14 @@ def _templates() -> Any:
     found.filters["duration"] = duration
     found.filters["colour"] = lambda line: LINE_COLOURS[line][0]
     found.filters["css"] = lambda style: style.replace(" ", "-")
-    found.filters["svg"] = lambda spec: Markup(vega.svg(spec))
+    found.filters["svg"] = vega.svg
+    found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return found
 
 
 def _rendered(name: str, **values: Any) -> str:
     text: str = _templates().get_template(name).render(**values)
     return text
-
-
-def _safe(text: str) -> Any:
-    """Return text that the templates put in as it is: this package's own, or JSON."""
-    from markupsafe import Markup
-
-    return Markup(text)
-
-
-def json_block(value: Any) -> str:
-    """Return JSON that cannot end the script element it is in, nor open a comment in it."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @cache

@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from rich import table as rich_table
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text as Line
 
 from frameworktax.errors import flat
 from frameworktax.records import BILL
+from frameworktax.report import blocks as report_blocks
 from frameworktax.report.blocks import Block, Cell, Heading, Item, Items, Note, Notes, Table, Text
-from frameworktax.report.words import label
+from frameworktax.report.words import WORDS, label
 
-STYLES = {
-    "framework-bound": "bold dark_orange",
-    "compute-bound": "bold dodger_blue1",
-    "memory-bound": "bold purple",
-    "mixed": "yellow",
-    "kernel-flat": "bold cyan",
-    "slower": "bold red",
-    "faster": "bold green",
-    "cannot tell": "yellow",
-    "equal": "green",
-    "differs": "bold red",
-    "unproven": "yellow",
-    "strong": "bold",
-    "dim": "dim",
-    "good": "green",
-    "bad": "bold red",
-    "warning": "yellow",
-}
-BAR_STYLES = {
-    "kernel": "white on blue",
-    "dispatch": "black on dark_orange",
-    "python": "black on gold1",
-    "allocator": "black on plum2",
-    "runtime": "white on dark_red",
-    "threading": "black on light_salmon3",
-    "system": "black on thistle3",
-    "launch": "black on khaki3",
-    "device_gap": "black on grey70",
-    "wait": "white on grey42",
-    "remainder": "white on grey27",
-}
+STYLES: Mapping[str, str] = WORDS["styles"]
+BAR_STYLES = {line: style for line, (*_, style) in WORDS["lines"].items()}
 LETTERS = {name: name[0].upper() for name in BILL} | {"remainder": "·", "device_gap": "G"}
 BAR_WIDTH = 22
 GAP = 2
@@ -113,7 +84,8 @@ class _Page:
     def __init__(self, console: Console) -> None:
         self.console, self.width = console, console.width
         self._is_plain = console.color_system is None
-        self._segments: list[Segment] = []
+        self.parts: list[RenderableType] = []
+        """``Segments``, and what rich lays out."""
 
     def paragraph(self, text: str, style: str = "") -> None:
         """Add text from anywhere, folded at the width."""
@@ -125,54 +97,38 @@ class _Page:
 
     def line(self, pieces: Iterable[tuple[str, str]]) -> None:
         """Add a line that fits."""
+        last = self.parts[-1] if self.parts else None
+        if not isinstance(last, Segments):
+            last = Segments([])
+            self.parts.append(last)
         if self._is_plain:
-            self._segments.append(Segment("".join([text for text, _ in pieces])))
+            last.segments.append(Segment("".join([text for text, _ in pieces])))
         else:
             look = self.console.get_style
-            self._segments += [Segment(text, look(name) if name else None) for text, name in pieces]
-        self._segments.append(Segment.line())
-
-    def add(self, renderable: RenderableType) -> None:
-        """Add what rich lays out."""
-        self.write()
-        self.console.print(renderable)
+            last.segments += [Segment(text, look(name) if name else None) for text, name in pieces]
+        last.segments.append(Segment.line())
 
     def write(self) -> None:
-        """Write all lines."""
-        if self._segments:
-            self.console.print(Segments(self._segments), soft_wrap=True, end="")
-            self._segments = []
+        """Write all of it."""
+        for part in self.parts:
+            if isinstance(part, Segments):
+                self.console.print(part, soft_wrap=True, end="")
+            else:
+                self.console.print(part)
 
 
-def drawn(block: Table, console: Console) -> Line:
+def drawn(block: Table, console: Console) -> RenderableType:
     """Return a table as a renderable that can be part of another, laid out for a console."""
-    text = io.StringIO()
-    inner = Console(
-        file=text,
-        width=console.width,
-        color_system=console.color_system,  # type: ignore[arg-type] # what rich says, it takes
-        force_terminal=console.is_terminal,
-        no_color=console.no_color,
-        highlight=False,
-    )
-    page = _Page(inner)
+    page = _Page(console)
     page.paragraph(block.title, "bold")
     _table(block, page)
-    page.write()
-    return Line.from_ansi(text.getvalue())
+    return Group(*page.parts)
 
 
 def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a plain table of strings."""
-    from frameworktax.report.blocks import table
-
-    print_table(table("", head, rows), console)
-
-
-def print_table(block: Table, console: Console) -> None:
-    """Print a table without its title."""
     page = _Page(console)
-    _table(block, page)
+    _table(report_blocks.table("", head, rows), page)
     page.write()
 
 
@@ -315,7 +271,7 @@ def _part(columns: Sequence[_Printed], page: _Page) -> None:
     for row in rows:
         cells = (c.padded(row) if c.is_right else c.cells[row] for c in columns)
         table.add_row(*(Line.assemble(*cell) for cell in cells))
-    page.add(table)
+    page.parts.append(table)
 
 
 def _key(block: Table, is_short: bool, page: _Page) -> None:
@@ -370,4 +326,4 @@ def _row(lead: Line, text: Line, width: int, page: _Page) -> None:
     grid.add_column(width=width, justify="right")
     grid.add_column()
     grid.add_row(lead, text)
-    page.add(grid)
+    page.parts.append(grid)
