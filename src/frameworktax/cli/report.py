@@ -48,55 +48,39 @@ def report_command(
 
       frameworktax report before/ after/ -o report.html
     """
-    from frameworktax.api import no_collection
+    from frameworktax import api
     from frameworktax.report.vega import PICTURES
+    from frameworktax.store import Where
 
     if output is not None:
-        from frameworktax.report.export import SUFFIXES
+        from frameworktax.report.export import SUFFIXES, write
 
         check_suffix(output, SUFFIXES)
     out = Output(json_file, None, output, quiet=quiet, verbose=verbose)
     if figure is not None and (output is None or output.suffix not in PICTURES):
         raise UsageError(f"--figure needs a picture to write: add -o {figure}.svg, .png or .pdf")
-    with no_collection():  # it would look through all points again and again while they are shown
-        _report(out, store, after, output, where or [], figure or "latency")
-
-
-def _report(
-    out: Output,
-    store: Path,
-    after: Path | None,
-    output: Path | None,
-    where: list[str],
-    figure: str,
-) -> None:
-    from frameworktax import api
-    from frameworktax.store import Where
-
     conditions = Where.parse(where) if where else None
-    results = api.read_store(store, conditions)
-    if conditions is not None and not results:
-        raise UsageError(
-            f"no point in {store} has {' and '.join(where)}; "
-            f"see which there are: frameworktax store list {store}"
-        )
     before = beside = None
-    if after is not None:
-        if output is None:
+    with api.no_collection():  # it would look through all points again and again meanwhile
+        results = api.read_store(store, conditions)
+        if not results and where:
             raise UsageError(
-                "two stores are compared side by side in a page: add -o report.html; "
-                "in the terminal: frameworktax compare BEFORE AFTER"
+                f"no point in {store} has {' and '.join(where)}; "
+                f"see which there are: frameworktax store list {store}"
             )
-        from frameworktax import comparing
+        if after is not None:
+            if output is None:
+                raise UsageError(
+                    "two stores are compared side by side in a page: add -o report.html; "
+                    "in the terminal: frameworktax compare BEFORE AFTER"
+                )
+            from frameworktax import comparing
 
-        before, results = results, api.read_store(after, conditions)
-        beside = comparing.compare(before, results, across=True).comparison
-    if output is None:
-        out.run(results.run, *out.kept(results))
-        return
-    from frameworktax.report.export import write
-
-    other = None if before is None else before.run
-    write(results.run, output, beside, figure, other)
-    out.line(f"written: {output}")
-    out.document(results.to_json())
+            before, results = results, api.read_store(after, conditions)
+            beside = comparing.compare(before, results, across=True).comparison
+        if output is None:
+            out.run(results.run, *out.kept(results))
+            return
+        write(results.run, output, beside, figure or "latency", before.run if before else None)
+        out.line(f"written: {output}")
+        out.document(results.to_json())

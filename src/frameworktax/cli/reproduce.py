@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import PAGES, Output, console, this_command
+from frameworktax.cli.deliver import PAGES, Output, this_command
 from frameworktax.cli.options import DryRun, JsonFile, Quiet, Redraw, Store, Verbose, arguments
-from frameworktax.errors import UsageError, check_suffix
-from frameworktax.sweep.values import duration
-
-if TYPE_CHECKING:
-    from frameworktax.reproduce.studies import StudyFile
+from frameworktax.errors import check_known, check_suffix
 
 SCALES = ("full", "small")
 
@@ -53,17 +48,23 @@ def reproduce_command(
       frameworktax reproduce all --scale small --report paper.md
     """
     given = dict(locals())
-    if scale not in (None, *SCALES):
-        raise UsageError(f"no scale '{scale}'; choose {' or '.join(SCALES)}")
+    if scale is not None:
+        check_known("scale", scale, SCALES)
     check_suffix(report, PAGES)
     output = Output(json_file, None, report, quiet=quiet, verbose=verbose)
     from frameworktax.reproduce import figures, page
-    from frameworktax.reproduce.results import reproduce
-    from frameworktax.reproduce.studies import chosen
+    from frameworktax.reproduce.results import forecast, reproduce
+    from frameworktax.reproduce.studies import chosen, default_scale
 
     studies = chosen(names)
     if dry_run:
-        _dry_run(studies, scale, store, output)
+        from frameworktax.sweep.plan import plan_blocks
+
+        size: Any = scale or default_scale()
+        plan = forecast(studies, size, store)
+        output.document(plan.as_data())
+        output.line(f"at the {size} scale:")
+        output.blocks(plan_blocks(plan))
         return
     asked = arguments(reproduce, given, command=sys.argv[1:])
     with output.measuring(store, f"Go on: {this_command()}") as view:
@@ -77,22 +78,3 @@ def reproduce_command(
     kept = [str(path) for path in ([report] if report else []) + written[:1]]
     if kept:
         output.line(f"written: {', '.join(kept)}{' …' * (len(written) > 1)}")
-
-
-def _dry_run(studies: Sequence[StudyFile], scale: Any, store: Path, output: Output) -> None:
-    from frameworktax.report.render_terminal import print_rows
-    from frameworktax.reproduce.results import forecast
-    from frameworktax.reproduce.studies import default_scale
-
-    size = scale or default_scale()
-    plan = forecast(studies, size, store)
-    output.document(plan.as_data())
-    if not output.prints:
-        return
-    rows = [[f"{g.estimate_s:.0f} s", str(len(g.planned)), g.name] for g in plan.groups]
-    print_rows(console(), ["about", "points", "session"], rows)
-    done = sum(one.status == "measured" for one in plan.statuses.values())
-    print(
-        f"{len(plan.statuses)} points at the {size} scale, {done} in {store}; "
-        f"about {duration(plan.estimate_s)} to go"
-    )

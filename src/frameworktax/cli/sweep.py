@@ -8,17 +8,9 @@ from typing import Annotated
 
 import typer
 
+from frameworktax.cli import options
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output, console, this_command
-from frameworktax.cli.options import (
-    STORE,
-    DryRun,
-    HtmlReport,
-    JsonFile,
-    Quiet,
-    Store,
-    Verbose,
-)
 from frameworktax.errors import UsageError, flat
 
 
@@ -32,18 +24,18 @@ def sweep(
     engine: Annotated[
         str, typer.Option(help="local, ray (the cluster this host is in) or ray://HOST:PORT.")
     ] = "local",
-    store: Store = STORE,
-    dry_run: DryRun = False,
+    store: options.Store = options.STORE,
+    dry_run: options.DryRun = False,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Leave out points the store holds.")
     ] = True,
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Let models that the file names be Python code.")
     ] = False,
-    json_file: JsonFile = None,
-    report: HtmlReport = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    json_file: options.JsonFile = None,
+    report: options.HtmlReport = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Measure every point of a study exactly once; run it again to resume.
 
