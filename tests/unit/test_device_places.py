@@ -4,6 +4,7 @@ from array import array
 from bisect import bisect_right
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from fake_device import FakeDevice
 
@@ -164,7 +165,7 @@ def test_clocks_that_no_difference_joins_are_refused(setting):
         place_calls(trace, 0, drifting, begins, entered.innermost)
     host = trace.events.of(*HOST_CALLS)
     with pytest.raises(TraceError, match="not recorded"):
-        clock_offset(host, [-1] * len(marks), marks)
+        clock_offset(host, np.full(len(marks), -1), marks)
 
 
 def test_layers_of_a_device_add_up_to_its_breakdown():

@@ -18,7 +18,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from mmap import mmap
 from typing import NamedTuple
 
@@ -147,7 +147,7 @@ class Unwinder:
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._rules: dict[int, Rule | None] = {}
+        self._rule = cache(self._read)
 
     def callers(self, caught: Caught) -> Iterator[tuple[int, Mapping[int, int]]]:
         """Yield the address that a sample fell at, then one inside the call of each caller.
@@ -223,15 +223,13 @@ class Unwinder:
             registers = above
         return True
 
-    def _rule(self, address: int) -> Rule | None:
-        if address not in self._rules:
-            found = self._resolver.find(address)
-            entry = found[1].unwind_entry(found[2]) if found else None
-            self._rules[address] = None
-            if found is not None and entry is not None:
-                data, at, start = entry
-                self._rules[address] = read_rule(data, at, found[2] - start)
-        return self._rules[address]
+    def _read(self, address: int) -> Rule | None:
+        found = self._resolver.find(address)
+        entry = found[1].unwind_entry(found[2]) if found else None
+        if found is None or entry is None:
+            return None
+        data, at, start = entry
+        return read_rule(data, at, found[2] - start)
 
 
 def _word(stack: bytes, begin: int, address: int) -> int | None:

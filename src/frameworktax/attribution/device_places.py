@@ -29,6 +29,7 @@ from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
 from frameworktax.traces.events import HOST_CALLS, Events, Trace
 from frameworktax.traces.intervals import merge
+from frameworktax.traces.timeline import find, taken
 
 Ns = NDArray[np.int64]
 Ticks = tuple[tuple[int, str, str, int], ...]
@@ -60,21 +61,16 @@ def place_calls(
     """
     found = separated(trace, len(begins), device)
     host = trace.events.of(*HOST_CALLS)
-    host = host.take(np.lexsort((-host.end_ns, host.start_ns)))  # a runtime call, then its driver's
-    started: dict[int, int] = {}
-    row: dict[int, int] = {}
-    for i, c in enumerate(host.correlation.tolist()):
-        if c not in started:
-            started[c], row[c] = int(host.start_ns[i]), i
-    offset = clock_offset(host, [row.get(c, -1) for c in found.markers.correlation.tolist()], marks)
+    # The first of a correlation is the runtime's call, around its driver's.
+    host = host.take(np.lexsort((-host.end_ns, host.start_ns, host.correlation)))
+    offset = clock_offset(host, find(host.correlation, found.markers.correlation), marks)
     stretches = []
     for call, begin in enumerate(begins):
         work = found.work.where(found.in_call == call)
-        launched = np.array([started.get(c, -1) for c in work.correlation.tolist()], np.int64)
-        known = launched >= 0
+        rows = find(host.correlation, work.correlation)
+        known, launched = rows >= 0, taken(host.start_ns, rows)
         modules = np.full(len(work), OUTSIDE)
         modules[known] = innermost((launched[known] + offset).tolist())
-        rows = [row.get(c, -1) for c in work.correlation.tolist()]
         operators = _operators(trace.events, host, rows)
         ticks: Counter[tuple[int, str, str]] = Counter()
         idle = _idle_before(work, launched, begin - offset)
@@ -86,7 +82,7 @@ def place_calls(
     return tuple(stretches)
 
 
-def clock_offset(host: Events, rows: Sequence[int], marks: Sequence[tuple[int, int]]) -> int:
+def clock_offset(host: Events, rows: Ns, marks: Sequence[tuple[int, int]]) -> int:
     """Return the modules' clock less the profile's host clock, ns.
 
     A marker's launch lies between the two readings around it; every marker narrows the difference.
@@ -94,7 +90,7 @@ def clock_offset(host: Events, rows: Sequence[int], marks: Sequence[tuple[int, i
     Raises:
         TraceError: launches of markers are missing, or no difference fits all of them.
     """
-    if min(rows, default=-1) < 0 or len(rows) != len(marks):
+    if not len(rows) or rows.min() < 0 or len(rows) != len(marks):
         raise TraceError(
             "launches of markers were not recorded; the host's clocks cannot be joined"
         )
@@ -122,11 +118,11 @@ def _idle_before(work: Events, launched: Ns, begin: int) -> Ns:
     return idle
 
 
-def _operators(events: Events, host: Events, rows: Sequence[int]) -> list[str]:
+def _operators(events: Events, host: Events, rows: Ns) -> list[str]:
     """Return, per launch, the name of the outermost host operator around it, "" for none."""
     operators = events.of("cpu_op")
     names = [""] * len(rows)
-    for i, r in enumerate(rows):
+    for i, r in enumerate(rows.tolist()):
         if r < 0 or not len(operators):
             continue
         at = int(host.start_ns[r])

@@ -16,7 +16,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from frameworktax.attribution.perf_event import (
@@ -31,13 +32,15 @@ from frameworktax.attribution.perf_event import (
 )
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf
+from frameworktax.host.machine import read
 from frameworktax.records import EVERY_THREAD
 from frameworktax.traces.intervals import union_ns
 
+TASKS = Path("/proc/self/task")
 Interval = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline:
     """What one thread did in a stretch; times in ns on one clock, ascending.
 
@@ -50,10 +53,11 @@ class Timeline:
     on: Sequence[Interval] = ()
     queued: Sequence[Interval] = ()
     samples: Sequence[tuple[int, Leaf]] = ()
-    times: Sequence[int] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "times", [time_ns for time_ns, _ in self.samples])
+    @cached_property
+    def times(self) -> list[int]:
+        """When its ticks were."""
+        return [time_ns for time_ns, _ in self.samples]
 
     def runs_at(self, time_ns: int) -> bool:
         """Return whether the thread was running."""
@@ -142,10 +146,8 @@ _Seen = list[tuple[Drained, list[Interval], list[Interval]]]
 
 def _queued_ns(thread: int) -> int | None:
     """Return the time that a thread was ready to run and did not, since it began."""
-    try:
-        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
+    words = (read(TASKS, f"{thread}/schedstat") or "").split()
+    return int(words[1]) if len(words) > 1 else None
 
 
 class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
@@ -229,7 +231,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
 
     def _find(self) -> None:
         """Find threads that began or ended."""
-        there = {int(path.name) for path in Path("/proc/self/task").iterdir()}
+        there = {int(path.name) for path in TASKS.iterdir()}
         for thread in self._events.keys() - there:
             self._events.pop(thread).close()
         for thread in sorted(there - self._events.keys(), key=lambda one: one != self._caller):
@@ -242,17 +244,14 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
                     switches=True,
                 )
             except RefusedError:
-                if not Path(f"/proc/self/task/{thread}").exists():
+                if not (TASKS / str(thread)).exists():
                     continue  # it ended meanwhile
-                self._close()
+                self.__exit__()
                 raise
             self._kernel = event.kernel
             self._events[thread] = event
 
-    def _close(self) -> None:
+    def __exit__(self, *exception: object) -> None:
         for event in self._events.values():
             event.close()
         self._events.clear()
-
-    def __exit__(self, *exception: object) -> None:
-        self._close()

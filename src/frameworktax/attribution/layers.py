@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from functools import cache, partial, wraps
 from pathlib import Path
 from statistics import median
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -82,12 +82,7 @@ class ModuleClock:
                 attributes[method] = self._clocked(getattr(module, method), index)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for attributes, method, before in reversed(self._wrapped):
             if before is None:
                 del attributes[method]
@@ -364,7 +359,7 @@ class RunClock:
     def end(self) -> None:
         """End a run."""
         took_ns = time.perf_counter_ns() - self._begin_ns
-        self._modules.__exit__(None, None, None)
+        self._modules.__exit__()
         if self._process != os.getpid():  # a child forked within the run; it has no sampler
             return
         self._sampler.pause()

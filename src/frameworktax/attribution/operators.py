@@ -64,7 +64,7 @@ class Namer:
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
         self._unwinder = Unwinder(resolver)
-        self._names: dict[int, tuple[str, str]] = {}
+        self._name = cache(self._named)
         self._nodes: dict[int, Node | None] = {}
 
     def place(self, caught: Caught) -> tuple[Node | None, str]:
@@ -99,13 +99,8 @@ class Namer:
                     return node
         return None
 
-    def _name(self, address: int) -> tuple[str, str]:
-        """Return (kind, name) of the code there: python, node, operator or nothing."""
-        if address not in self._names:
-            self._names[address] = self._named(address)
-        return self._names[address]
-
     def _named(self, address: int) -> tuple[str, str]:
+        """Return (kind, name) of the code there: python, node, operator or nothing."""
         found = self._resolver.find(address)
         if found is None:
             return "", ""

@@ -30,6 +30,7 @@ from weakref import WeakSet, finalize
 
 from frameworktax.attribution.sampler import METHOD, Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
+from frameworktax.host.machine import read_int
 
 T = TypeVar("T")
 
@@ -87,9 +88,8 @@ def refusal(number: int, root: Path = Path("/"), thread: int = 0) -> str:
     if number in (errno.EMFILE, errno.ENFILE):
         return "too many open files; allow more with: ulimit -n 65536"
     if number in (errno.EACCES, errno.EPERM):
-        try:
-            level = int((root / "proc/sys/kernel/perf_event_paranoid").read_text())
-        except (OSError, ValueError):
+        level = read_int(root, "proc/sys/kernel/perf_event_paranoid")
+        if level is None:
             return "perf_event_open is not allowed here"
         if level > 2:
             return (
@@ -377,10 +377,6 @@ class PerfEventSampler(Ring):
         pages = min(most, max(_MIN_PAGES, 1 << (need - 1).bit_length()))
         super().__init__(fd, pages, thread)
 
-    def start(self) -> None:
-        """Begin a stretch."""
-        self.resume()
-
     def pause(self) -> None:
         """Take no samples from here."""
         fcntl.ioctl(self._fd, _DISABLE, 0)
@@ -388,6 +384,8 @@ class PerfEventSampler(Ring):
     def resume(self) -> None:
         """Take samples again."""
         fcntl.ioctl(self._fd, _ENABLE, 0)
+
+    start = resume
 
     def stop(self) -> None:
         """End a stretch and empty the ring."""

@@ -14,6 +14,8 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from frameworktax.host.machine import read_int
+
 Functions = dict[tuple[str, str], tuple[int, int]]
 """(function, file and line) → samples in it, and in it or what it called."""
 
@@ -40,11 +42,9 @@ def probe(root: Path = Path("/")) -> str | None:
     """
     if _executable() is None:
         return "py-spy is not installed; pip install 'frameworktax[py-spy]'"
-    try:
-        scope = int((root / "proc/sys/kernel/yama/ptrace_scope").read_text())
-    except (OSError, ValueError):
-        return None  # no Yama: the ordinary rules, which allow a process of the same user
-    if scope == 3 or (scope and os.geteuid() != 0):
+    scope = read_int(root, "proc/sys/kernel/yama/ptrace_scope")
+    # Without Yama the ordinary rules apply, which allow a process of the same user.
+    if scope and (scope == 3 or os.geteuid() != 0):
         return (
             f"kernel.yama.ptrace_scope is {scope}; py-spy needs: "
             "sudo sysctl kernel.yama.ptrace_scope=0"

@@ -270,8 +270,8 @@ class Resolver:
         self._process, self._perf_map = process, perf_map
         self._tables: dict[str, SymbolTable | None] = {}
         """Of files that this process does not see under the same name."""
-        self._files: dict[Region, str] = {}
-        self._calls: dict[int, bool] = {}
+        self._file = cache(self._find_file)
+        self.follows_call = cache(self._follows_call)
         self._read_again = process if maps is None else None
         self._map: _Map | None = None
         """None for this process, which reads its own when it needs to."""
@@ -307,13 +307,10 @@ class Resolver:
         vaddr = table.address(address - region.start + region.offset)
         return None if vaddr is None else (region.path, table, vaddr)
 
-    def follows_call(self, address: int) -> bool:
+    def _follows_call(self, address: int) -> bool:
         """Return whether a call instruction (of x86-64) lies before an address."""
-        if address not in self._calls:
-            found = self.find(address - 1) if address else None
-            code = b"" if found is None else found[1].code(found[2] - 7, 8)
-            self._calls[address] = _CALL.fullmatch(code) is not None
-        return self._calls[address]
+        found = self.find(address - 1) if address else None
+        return found is not None and _CALL.fullmatch(found[1].code(found[2] - 7, 8)) is not None
 
     def _leaf(self, address: int, region: Region | None) -> Leaf:
         if region is None:
@@ -343,16 +340,11 @@ class Resolver:
         start = table.function(vaddr)
         return Leaf(library, f"sub_{start:x}" if start is not None else "", work)
 
-    def _file(self, region: Region) -> str:
+    def _find_file(self, region: Region) -> str:
         """Return where what is mapped can be read."""
-        if self._process is None:
+        process = self._process
+        if process is None:
             return region.path
-        if region not in self._files:
-            self._files[region] = self._find_file(self._process, region)
-        return self._files[region]
-
-    @staticmethod
-    def _find_file(process: Path, region: Region) -> str:
         if region.path.endswith(" (deleted)"):
             return str(process / "map_files" / f"{region.start:x}-{region.end:x}")
         inside = Path(f"{process}/root{region.path}")

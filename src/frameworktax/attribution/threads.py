@@ -28,6 +28,7 @@ from pathlib import Path
 
 from frameworktax.attribution import perf_event as perf
 from frameworktax.attribution.perf_event import RefusedError
+from frameworktax.host.machine import read
 
 INTERVAL_S = 0.1
 """Between two looks: at 64 threads that sleep a look takes 0.3 ms."""
@@ -302,23 +303,15 @@ class ThreadSampler:
 
     def _scheduled(self, thread: int) -> int | None:
         """Return a thread's time on a processor; None where it has ended."""
-        try:
-            return int((self._tasks / str(thread) / "schedstat").read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            return None
+        words = (read(self._tasks, f"{thread}/schedstat") or "").split()
+        return int(words[0]) if words else None
 
     def _name(self, thread: int) -> str:
-        try:
-            return (self._tasks / str(thread) / "comm").read_text().rstrip("\n")
-        except (OSError, ValueError):
-            return ""
+        return read(self._tasks, f"{thread}/comm") or ""
 
     def _is_zombie(self) -> bool:
-        try:
-            stat = (self._tasks.parent / "stat").read_text()
-        except (OSError, ValueError):
-            return True
-        return stat.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
+        stat = read(self._tasks.parent, "stat") or ""
+        return stat.rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])
 
     def _process_clock(self) -> int | None:
         """Return the CPU time of all threads of the process, ended ones too."""

@@ -18,7 +18,7 @@ ROOT = Path("/")
 def read(root: Path, path: str) -> str | None:
     """Return the text of a file under ``root``, None if it cannot be read."""
     try:
-        return (root / path).read_text().strip()
+        return (root / path).read_text(errors="replace").strip()
     except OSError:  # absent on this kernel, in this container or on this architecture
         return None
 

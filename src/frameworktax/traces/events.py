@@ -71,13 +71,11 @@ class Events:
     def __len__(self) -> int:
         return len(self.name)
 
-    def where(self, mask: NDArray[np.bool_]) -> Events:
-        """Return the events under the mask."""
-        return Events(self.names, *(getattr(self, c)[mask] for c in Events.__slots__[1:]))
+    def where(self, chosen: NDArray[Any]) -> Events:
+        """Return the events under a mask, or those of these numbers in their order."""
+        return Events(self.names, *(getattr(self, c)[chosen] for c in Events.__slots__[1:]))
 
-    def take(self, order: NDArray[np.integer[Any]]) -> Events:
-        """Return events by their numbers, in that order."""
-        return Events(self.names, *(getattr(self, c)[order] for c in Events.__slots__[1:]))
+    take = where
 
     def of(self, *categories: str) -> Events:
         """Return the events of these categories."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -72,9 +72,9 @@ class Windows:
     end_ns: Ns
     thread: Ns
     device_ns: Ns
-    marked: bool
-    overlapping: int
-    others: Mapping[str, int]
+    marked: bool = False
+    overlapping: int = 0
+    others: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, times: Ns) -> Ns:
         """Return in which window each moment lies, -1 for none."""
@@ -212,9 +212,6 @@ def _whole(events: Events, work: Events) -> Windows:
         end_ns=np.array([end]),
         thread=np.array([-1]),
         device_ns=np.array([-1]),
-        marked=False,
-        overlapping=0,
-        others={},
     )
 
 
@@ -302,12 +299,12 @@ class Timeline:
     @cached_property
     def launch_start_ns(self) -> Ns:
         """Return, per record, when its launch began; -1 for none."""
-        return _taken(self.calls.start_ns, self.call)
+        return taken(self.calls.start_ns, self.call)
 
     @cached_property
     def launch_end_ns(self) -> Ns:
         """Return, per record, when its launch ended; -1 for none."""
-        return _taken(self.calls.end_ns, self.call)
+        return taken(self.calls.end_ns, self.call)
 
     @cached_property
     def step_of(self) -> Ns:
@@ -466,8 +463,8 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
     events = trace.events
     work, duplicates = _distinct(events.of("kernel", "gpu_memcpy", "gpu_memset"))
     calls, is_launch = _launching(events, work)
-    call = _find(calls.correlation, work.correlation)
-    start = _taken(calls.start_ns, call)
+    call = find(calls.correlation, work.correlation)
+    start = taken(calls.start_ns, call)
     shift: dict[int, int] = {}
     if len(work):
         moved = np.zeros(len(work), np.int64)
@@ -490,13 +487,14 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
         calls=calls,
         is_launch=is_launch,
         is_graph=graph | (count > 1),
-        windows=windows(events, work, np.sort(_taken(calls.start_ns, call)[call >= 0]), step),
+        windows=windows(events, work, np.sort(taken(calls.start_ns, call)[call >= 0]), step),
         duplicates=duplicates,
         shift_ns=shift,
     )
 
 
-def _taken(values: Ns, at: Ns) -> Ns:
+def taken(values: Ns, at: Ns) -> Ns:
+    """Return the values at these places, -1 where the place is -1."""
     if not len(values):
         return np.full(len(at), -1, np.int64)
     return np.where(at >= 0, values[np.maximum(at, 0)], -1)  # as in ``Windows.of``
@@ -536,7 +534,7 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     return calls.where(first), launched
 
 
-def _find(sorted_values: Ns, wanted: Ns) -> Ns:
+def find(sorted_values: Ns, wanted: Ns) -> Ns:
     """Return where each wanted positive value stands in ascending values, -1 if nowhere."""
     if not len(sorted_values):
         return np.full(len(wanted), -1, np.int64)
