@@ -313,13 +313,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, key: str, run: Run) -> None:
     """Put one baseline into the file; the others stay as they are."""
-    from dataclasses import asdict
-
     from frameworktax.errors import UsageError
     from frameworktax.host.cache import atomic_path
-    from frameworktax.report.json_document import plain
+    from frameworktax.report.json_document import dump
 
-    known = {**_read(path), key: plain(asdict(run))}
+    known = {**_read(path), key: dump(run)}
     rows = [
         f"{json.dumps(name)}: {json.dumps(known[name], allow_nan=False)}" for name in sorted(known)
     ]
