@@ -64,9 +64,9 @@ def ratio(
 
 
 def profiled(gpu: Any, call: Callable[[], Any], calls: int = 10) -> Any:
-    from frameworktax.attribution.device_profile import profile_device
+    from frameworktax.attribution.device_profile import Warm, profile_device
 
-    run = profile_device(call, gpu.synchronize, calls, device=gpu)
+    run = profile_device(Warm(call, gpu.synchronize, gpu), calls)
     wrong = [text for _, text in run.notes]
     if wrong:
         raise RuntimeError("; ".join(wrong))
@@ -79,8 +79,10 @@ def kernel_ns(gpu: Any, call: Callable[[], Any], calls: int = 10) -> float:
 
 def span_ns(gpu: Any, call: Callable[[], Any]) -> float:
     from frameworktax.attribution.device import measure_span
+    from frameworktax.attribution.device_profile import Warm
 
-    found = measure_span(call, gpu, host_ns=round(enqueue_ns(gpu, call)))
+    warm = Warm(call, gpu.synchronize, gpu)
+    found = measure_span(warm, host_ns=round(enqueue_ns(gpu, call)))
     if found.median_ns is None:
         raise RuntimeError(found.reason)
     return found.median_ns
@@ -285,13 +287,13 @@ def check_timing(gpu: Any) -> list[Row]:
 
 def check_sessions(gpu: Any) -> list[Row]:
     """Records lost over ten sessions with idling between."""
-    from frameworktax.attribution.device_profile import profile_device
+    from frameworktax.attribution.device_profile import Warm, profile_device
 
     call = small_mlp()
     runs = []
     for _ in range(10):
         time.sleep(0.5)
-        runs.append(profile_device(call, gpu.synchronize, 10, device=gpu))
+        runs.append(profile_device(Warm(call, gpu.synchronize, gpu), 10))
     lost = sum(run.lost for run in runs)
     counts = sorted({count for run in runs for count in run.kernels})
     under = median(ns for run in runs for ns in run.wall_ns)

@@ -7,7 +7,7 @@ import pytest
 
 from frameworktax.attribution.device import attribute_gpu, calibrate, gpu_uuid, measure_span
 from frameworktax.attribution.device_places import attribute_device_modules
-from frameworktax.attribution.device_profile import profile_device
+from frameworktax.attribution.device_profile import Warm, profile_device
 from frameworktax.host import nvml
 from frameworktax.records import Attribution
 
@@ -16,11 +16,12 @@ MS = 1_000_000
 
 
 def profile(gpu, call, calls=5):
-    return profile_device(call, gpu.synchronize, calls, device=gpu)
+    return profile_device(Warm(call, gpu.synchronize, gpu), calls)
 
 
 def span(gpu, call, host_ns=MS, **options):
-    return measure_span(call, gpu, repeats=5, host_ns=host_ns, **options)
+    warm = Warm(call, gpu.synchronize, gpu)
+    return measure_span(warm, repeats=5, host_ns=host_ns, **options)
 
 
 def middle(values):

@@ -10,6 +10,7 @@ from frameworktax.attribution.device_profile import (
     HEAD_CALLS,
     HEAD_CYCLES,
     HEAD_MARKERS,
+    Warm,
     profile_device,
 )
 from frameworktax.errors import TraceError
@@ -40,7 +41,7 @@ def codes(notes):
 
 
 def profile(clock, device, call, calls=4):
-    return profile_device(call, device.synchronize, calls, clock, device=device)
+    return profile_device(Warm(call, device.synchronize, device, clock), calls)
 
 
 # --- profile ----------------------------------------------------------------------------------
@@ -93,9 +94,8 @@ def test_a_call_that_does_nothing_has_no_kernel_time():
 def test_kernels_still_running_when_the_call_returns_belong_to_it():
     clock, device = make()
     # What is called the synchronise does not wait; the profile's own one does.
-    run = profile_device(
-        lambda: device.launch(kernel_ns=10_000), lambda: None, 3, clock, device=device
-    )
+    warm = Warm(lambda: device.launch(kernel_ns=10_000), lambda: None, device, clock)
+    run = profile_device(warm, 3)
     assert run.kernel_ns == (10_000,) * 3
     assert run.wall_ns == (0,) * 3
 
@@ -411,7 +411,8 @@ def test_one_launch_that_is_not_described_leaves_both_unknown():
 
 def span(clock, device, call, **options):
     options.setdefault("host_ns", 3_000)
-    return measure_span(call, device, clock=clock, repeats=3, **options)
+    warm = Warm(call, device.synchronize, device, clock)
+    return measure_span(warm, repeats=3, **options)
 
 
 def test_span_is_kernels_and_gaps_and_not_the_host():

@@ -23,11 +23,11 @@ a device gap below it is none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from frameworktax.attribution.device_profile import DeviceRun, Notes, profile_device
+from frameworktax.attribution.device_profile import DeviceRun, Notes, Warm, profile_device
 from frameworktax.attribution.torch_device import TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
@@ -75,31 +75,25 @@ def attribute_gpu(
         Fields of ``records.Attribution``, as plain data; notes are (code, text) pairs. What could
         not be measured is empty, and a note says why.
     """
-    gpu = TorchDevice(device) if on is None else on
+    warm = Warm(call, synchronize, TorchDevice(device) if on is None else on, clock)
     notes: Notes = []
     if read is None:
         try:
             read = nvml.reader(gpu_uuid(device))
         except OSError as error:
             notes.append(("clocks-unread", f"the state of the device was not read: {error}"))
-    before = _state_under_load(call, synchronize, read, clock)
-    run, why = _profile(call, synchronize, calls, clock, gpu)
+    before = _state_under_load(warm, read)
+    run, why = _profile(warm, calls)
     if run is None:
         notes.append(("device-profile-failed", f"kernel time not measured: {why}"))
     else:
         notes += run.notes
-    span = measure_span(
-        call,
-        gpu,
-        repeats=calls,
-        host_ns=_host_ns(call, synchronize, clock),
-        enqueued=max(run.enqueued, default=None) if run else None,
-        clock=clock,
-    )
+    enqueued = max(run.enqueued, default=None) if run else None
+    span = measure_span(warm, repeats=calls, host_ns=_host_ns(warm), enqueued=enqueued)
     span = _behind(span, run)
     if span.reason is not None:
         notes.append(("span-unavailable", f"device span not measured: {span.reason}"))
-    after = _state_under_load(call, synchronize, read, clock)
+    after = _state_under_load(warm, read)
     if read is not None:
         notes += nvml.notes(before, after)
     return {
@@ -140,36 +134,27 @@ def gpu_uuid(device: str) -> str:
     return f"GPU-{uuid}"
 
 
-def _state_under_load(
-    call: Callable[[], Any], synchronize: Callable[[], None], read: Read | None, clock: Clock
-) -> dict[str, int]:
+def _state_under_load(warm: Warm, read: Read | None) -> dict[str, int]:
     """Return the state of the device while calls run, after enough of them."""
     if read is None:
         return {}
-    begin = clock.wall_ns()
-    while clock.wall_ns() - begin < LOAD_NS:
-        call()
-        synchronize()
+    begin = warm.clock.wall_ns()
+    while warm.clock.wall_ns() - begin < LOAD_NS:
+        warm.run()
     readings = []
     for _ in range(READINGS):
-        call()
+        warm.call()
         readings.append(read())
-        synchronize()
+        warm.synchronize()
     return nvml.state(readings)
 
 
-def _profile(
-    call: Callable[[], Any],
-    synchronize: Callable[[], None],
-    calls: int,
-    clock: Clock,
-    gpu: TorchDevice,
-) -> tuple[DeviceRun | None, str]:
+def _profile(warm: Warm, calls: int) -> tuple[DeviceRun | None, str]:
     """Profile, again where records were lost; return the last, or why there is none."""
     run, why = None, ""
     for _ in range(ATTEMPTS):
         try:
-            run = profile_device(call, synchronize, calls, clock, device=gpu)
+            run = profile_device(warm, calls)
         except (TraceError, RuntimeError, AssertionError, OSError) as error:
             # torch.profiler raises RuntimeError, or asserts where its build has no CUPTI.
             why = " ".join(str(error).split())[:300] or type(error).__name__
@@ -179,14 +164,14 @@ def _profile(
     return run, why
 
 
-def _host_ns(call: Callable[[], Any], synchronize: Callable[[], None], clock: Clock) -> int:
+def _host_ns(warm: Warm) -> int:
     """Return the longest host time until the call returns."""
     longest = 0
     for _ in range(TIMED_CALLS):
-        begin = clock.wall_ns()
-        call()
-        longest = max(longest, clock.wall_ns() - begin)
-        synchronize()
+        begin = warm.clock.wall_ns()
+        warm.call()
+        longest = max(longest, warm.clock.wall_ns() - begin)
+        warm.synchronize()
     return longest
 
 
@@ -276,25 +261,21 @@ def calibrate(device: TorchDevice) -> float:
 
 
 def measure_span(
-    call: Callable[[], Any],
-    device: TorchDevice,
+    warm: Warm,
     *,
     repeats: int = 10,
     host_ns: int,
     enqueued: int | None = None,
     max_spin_ns: int = MAX_SPIN_NS,
-    clock: Clock = REAL,
 ) -> SpanRun:
     """Measure the span of a call by backlog.
 
     Args:
-        call: what is measured; warm; its work must be ordered behind the current stream.
-        device: what it runs on.
+        warm: what is measured.
         repeats: spans wanted.
         host_ns: how long the host takes over the call until it returns.
         enqueued: entries of the launch queue a call takes; None if not known.
         max_spin_ns: the longest spin tried.
-        clock: to read time from.
 
     Returns:
         All spans, or the reason why there are none: never some of them.
@@ -302,17 +283,17 @@ def measure_span(
     if enqueued is not None and enqueued > QUEUE_LIMIT:
         return SpanRun(reason=f"a call takes {enqueued} of about 1,000 places in the launch queue")
     try:
-        cycles_per_ns = calibrate(device)
+        cycles_per_ns = calibrate(warm.device)
     except ValueError as error:
         return SpanRun(reason=str(error))
     spin_ns = max(MIN_SPIN_NS, SPIN_FACTOR * host_ns)
     before: _Once | None = None
     while spin_ns <= max_spin_ns:
         cycles = round(spin_ns * cycles_per_ns)
-        runs = _repeat(call, device, cycles, repeats, clock)
+        runs = _repeat(warm, cycles, repeats)
         if all(run.covered for run in runs):
             shortest = round(MIN_SPIN_NS * cycles_per_ns)
-            empty = _repeat(_nothing, device, shortest, repeats, clock)
+            empty = _repeat(replace(warm, call=_nothing), shortest, repeats)
             return SpanRun(
                 span_ns=tuple(run.span_ns for run in runs),
                 empty_ns=round(median(run.span_ns for run in empty)),
@@ -329,27 +310,26 @@ def measure_span(
     return SpanRun(reason=f"the host needs longer to enqueue the call than a {longest:g} ms spin")
 
 
-def _repeat(
-    call: Callable[[], Any], device: TorchDevice, cycles: int, repeats: int, clock: Clock
-) -> list[_Once]:
+def _repeat(warm: Warm, cycles: int, repeats: int) -> list[_Once]:
     """Measure up to ``repeats`` times; the first that is not covered is the last."""
     runs: list[_Once] = []
     while len(runs) < repeats and (not runs or runs[-1].covered):
-        runs.append(_once(call, device, cycles, clock))
+        runs.append(_once(warm, cycles))
     return runs
 
 
-def _once(call: Callable[[], Any], device: TorchDevice, cycles: int, clock: Clock) -> _Once:
+def _once(warm: Warm, cycles: int) -> _Once:
+    device = warm.device
     before, start, end = device.event(), device.event(), device.event()
     device.synchronize()
     before.record()
     device.spin(cycles)
     start.record()
-    begin = clock.wall_ns()
-    call()
+    begin = warm.clock.wall_ns()
+    warm.call()
     end.record()
     covered = not start.query()
-    host_ns = clock.wall_ns() - begin
+    host_ns = warm.clock.wall_ns() - begin
     device.synchronize()
     return _Once(covered, end.since_ns(start), start.since_ns(before), host_ns)
 

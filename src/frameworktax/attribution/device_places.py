@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.attribution.device_profile import HEAD_CALLS, Calling, separated
+from frameworktax.attribution.device_profile import HEAD_CALLS, Calling, Warm, separated
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock, modules_called
 from frameworktax.attribution.torch_device import TorchDevice
 from frameworktax.clock import REAL, Clock
@@ -159,7 +159,7 @@ def attribute_device_modules(
     Raises:
         TraceError: the profile does not hold what is needed.
     """
-    calling = Calling(call, synchronize, device, calls, clock)
+    calling = Calling(Warm(call, synchronize, device, clock), calls)
     with ModuleClock(root, clock.wall_ns) as modules:
         trace = device.profile(calling, by == "operator")
     begins, walls = [begin for begin, _ in calling.spans], calling.walls_ns()

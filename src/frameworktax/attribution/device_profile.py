@@ -107,29 +107,39 @@ class DeviceRun:
     notes: Notes
 
 
-def profile_device(
-    call: Callable[[], Any],
-    synchronize: Callable[[], None],
-    calls: int = 10,
-    clock: Clock = REAL,
-    *,
-    device: TorchDevice,
-) -> DeviceRun:
-    """Profile ``calls`` calls and return what the device did in each.
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """A warm call on a device.
 
-    Args:
-        call: what is measured; warm.
-        synchronize: waits for the call's outputs, as in timing.
-        calls: how many count; three more are made.
+    Attributes:
+        call: what is measured; its work must be ordered behind torch's current stream.
+        synchronize: waits for its outputs, as in timing.
+        device: what it runs on.
         clock: to read time from.
-        device: what the call runs on.
+    """
+
+    call: Callable[[], Any]
+    synchronize: Callable[[], None]
+    device: TorchDevice
+    clock: Clock = REAL
+
+    def run(self) -> tuple[int, int]:
+        """Make a call and wait for its outputs; return its begin and end, ns."""
+        begin = self.clock.wall_ns()
+        self.call()
+        self.synchronize()
+        return begin, self.clock.wall_ns()
+
+
+def profile_device(warm: Warm, calls: int = 10) -> DeviceRun:
+    """Profile ``calls`` calls, and three more that do not count, and return what each did.
 
     Raises:
         TraceError: the profile holds no device activity, or calls cannot be separated in it.
     """
-    calling = Calling(call, synchronize, device, calls, clock)
-    trace = device.profile(calling)
-    return split_calls(trace, calling.walls_ns(), device.index)
+    calling = Calling(warm, calls)
+    trace = warm.device.profile(calling)
+    return split_calls(trace, calling.walls_ns(), warm.device.index)
 
 
 @dataclass(slots=True)
@@ -142,44 +152,37 @@ class Calling:
             one, one more than there are calls.
     """
 
-    call: Callable[[], Any]
-    synchronize: Callable[[], None]
-    device: TorchDevice
+    warm: Warm
     calls: int
-    clock: Clock
     spans: list[tuple[int, int]] = field(default_factory=list)
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     def __call__(self) -> None:
         """Make them; the first markers and calls are what a profiler may lose."""
-        self.device.spin(HEAD_CYCLES)
+        warm = self.warm
+        warm.device.spin(HEAD_CYCLES)
         for _ in range(HEAD_MARKERS):
-            self.device.marker()
+            warm.device.marker()
         for _ in range(HEAD_CALLS):
-            self._run()
+            warm.run()
         for _ in range(self.calls):
             self._mark()
-            self.spans.append(self._run())
+            self.spans.append(warm.run())
         self._mark()
-        self._run()
-        self.device.synchronize()
+        warm.run()
+        warm.device.synchronize()
 
     def walls_ns(self) -> tuple[int, ...]:
         """Return how long each took with its synchronise."""
         return tuple(end - begin for begin, end in self.spans)
 
-    def _run(self) -> tuple[int, int]:
-        begin = self.clock.wall_ns()
-        self.call()
-        self.synchronize()
-        return begin, self.clock.wall_ns()
-
     def _mark(self) -> None:
-        self.device.synchronize()
-        before = self.clock.wall_ns()
-        self.device.marker()
-        self.marks.append((before, self.clock.wall_ns()))
-        self.device.synchronize()
+        device, now = self.warm.device, self.warm.clock.wall_ns
+        device.synchronize()
+        before = now()
+        device.marker()
+        self.marks.append((before, now()))
+        device.synchronize()
 
 
 @dataclass(frozen=True, slots=True)
