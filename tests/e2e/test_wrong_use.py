@@ -118,7 +118,7 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["ablate", "mlp", "--figure", "r.gif"], ["'r.gif'; choose .svg, .png, .pdf"]),
         (["ablate", "mlp", "--redraw", "--store", "absent"], ["absent"]),
         (["reproduce", "figur-1"], ["did you mean 'figure-1'"]),
-        (["reproduce", "figure-1", "--scale", "tiny"], ["choose full or small"]),
+        (["reproduce", "figure-1", "--scale", "tiny"], ["choose full, small"]),
         (["reproduce", "figure-1", "--report", "page.pdf"], ["choose .md, .html"]),
         (["explain", "none.json"], ["none.json"]),
     ],
