@@ -268,7 +268,14 @@ class Estimate(HtmlRepr):
 
     def at(self, value: float, low: float, high: float) -> Estimate:
         """Return another value and interval of the same confidence, method and number of values."""
-        return replace(self, value=value, low=low, high=high)
+        return Estimate(
+            value=value,
+            low=low,
+            high=high,
+            confidence=self.confidence,
+            method=self.method,
+            n=self.n,
+        )
 
 
 # --- raw records, one JSON line each in a store ---------------------------------------------
@@ -548,8 +555,8 @@ def to_json(record: Record) -> dict[str, Any]:
     return {"record": record.kind, **asdict(record)}
 
 
-_IDENTITY: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
-    cls: attrgetter(
+_IDENTITY: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    kind: attrgetter(
         "kind",
         *(
             name
@@ -557,17 +564,17 @@ _IDENTITY: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
             if name in {f.name for f in fields(cls)}
         ),
     )
-    for cls in RECORDS.values()
+    for kind, cls in RECORDS.items()
 } | {
-    Subject: lambda one: (one.kind, one.session, one.point.key(), one.final),
-    LeftOut: lambda one: (one.kind, one.session, one.point.key()),
+    Subject.kind: lambda one: (one.kind, one.session, one.point.key(), one.final),
+    LeftOut.kind: lambda one: (one.kind, one.session, one.point.key()),
 }
 """Kind of record → what makes it the same as another."""
 
 
 def record_id(record: Record) -> tuple[Any, ...]:
     """Return what makes a record the same as another: reading a store drops the second of two."""
-    return _IDENTITY[type(record)](record)
+    return _IDENTITY[record.kind](record)
 
 
 def session_order(session: str, started: str = "") -> tuple[str, str]:

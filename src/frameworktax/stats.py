@@ -12,8 +12,8 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
+from operator import truediv
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -75,8 +75,8 @@ def stdev(values: Sequence[float]) -> float:
     """
     if min(values) == max(values):
         return 0.0
-    mean = fmean(values)
-    return math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1))
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum([(x - mean) ** 2 for x in values]) / (len(values) - 1))
 
 
 @cache
@@ -92,7 +92,7 @@ def mean_interval(values: Sequence[float], method: str) -> Estimate | None:
     n = len(values)
     if n < 2:
         return None
-    mean = fmean(values)
+    mean = math.fsum(values) / n
     half = t_quantile(CONFIDENCE, n - 1) * stdev(values) / math.sqrt(n)
     return Estimate(value=mean, low=mean - half, high=mean + half, method=method, n=n)
 
@@ -125,17 +125,17 @@ def ratio_interval(
     drift of the host. The interval is exp of Student's t over the processes' median log ratios
     (over the pairs of the only process where there is one). None below two pairs.
     """
-    by_process: dict[K, list[float]] = defaultdict(list)
-    for key, ns in a.items():
-        other = b.get(key)
-        if other is not None:
-            by_process[key[0]].append(math.log(ns / other))
-    log_ratio = process_interval(list(by_process.values()))
-    if log_ratio is None:
+    if not a.keys() <= b.keys():
+        a = {key: ns for key, ns in a.items() if key in b}
+    logs: dict[K, list[float]] = defaultdict(list)
+    for (process, _), ratio in zip(a, map(truediv, a.values(), map(b.__getitem__, a)), strict=True):
+        logs[process].append(math.log(ratio))
+    found = process_interval(list(logs.values()))
+    if found is None:
         return None
-    low, value, high = map(math.exp, (log_ratio.low, log_ratio.value, log_ratio.high))
-    method = "paired-block-ratios" + ONE_PROCESS * (len(by_process) == 1)
-    return replace(log_ratio, value=value, low=low, high=high, method=method)
+    low, value, high = math.exp(found.low), math.exp(found.value), math.exp(found.high)
+    method = "paired-block-ratios" + ONE_PROCESS * (len(logs) == 1)
+    return Estimate(value=value, low=low, high=high, method=method, n=found.n)
 
 
 def simultaneous(ratios: Sequence[Estimate]) -> list[Estimate]:

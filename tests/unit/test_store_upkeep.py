@@ -108,7 +108,7 @@ def test_a_full_disk_is_one_line_and_costs_the_refused_record_alone(tmp_path, ro
     records, notes = store.read(tmp_path)
     assert records == [first, third]
     assert [n.code for n in notes] == (["bad-line"] if room and not truncates else [])
-    assert third in list(unique([writer.path], [], lambda line, kind: kind == third.kind))
+    assert third in unique([writer.path], [], lambda line, kind: kind == third.kind)
 
 
 def test_a_short_write_is_carried_on(tmp_path):

@@ -100,7 +100,8 @@ class _Sampled:
     @cached_property
     def stretches(self) -> Sequence[Mapping[str, int]]:
         """Samples by line, of each stretch that has any."""
-        return [_known(s) for a in self.attributions for s in a.samples if any(s.values())]
+        samples = [s for a in self.attributions for s in a.samples if any(s.values())]
+        return [s if _LINES.issuperset(s) else _known(s) for s in samples]
 
     @cached_property
     def totals(self) -> Sequence[int]:
@@ -274,7 +275,7 @@ class SampledBill(Bill):
 
     def _detail(self, part: str) -> list[list[int]]:
         """Return how many samples a part of the kernels has, by process."""
-        return [[sum(a.detail.get(part, 0) for a in one.attributions)] for one in self.processes]
+        return [[sum([a.detail.get(part, 0) for a in one.attributions])] for one in self.processes]
 
     def _part(self, counts: Sequence[Sequence[int]]) -> float:
         """Return the value of ``_interval``."""
@@ -394,8 +395,6 @@ def _reaching(estimate: Estimate, below: float, above: float) -> Estimate:
 
 def _known(stretch: Mapping[str, int]) -> Mapping[str, int]:
     """Return the stretch with foreign buckets moved to ``remainder``."""
-    if _LINES.issuperset(stretch):
-        return stretch
     known: dict[str, int] = defaultdict(int)
     for name, count in stretch.items():
         known[name if name in BILL else "remainder"] += count

@@ -136,28 +136,29 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     """
     started: dict[str, str] = {}
     calibrations: dict[str, dict[int, float]] = defaultdict(dict)
-    of: dict[type[Any], dict[tuple[str, str], list[Any]]] = {
-        kind: defaultdict(list) for kind in (Subject, Block, Attribution, Places, Parity, Outcome)
+    of: dict[str, dict[tuple[str, str], list[Any]]] = {
+        cls.kind: defaultdict(list)
+        for cls in (Subject, Block, Attribution, Places, Parity, Outcome)
     }
     record: Any
     for record in records:
-        kind = type(record)
-        if kind is Subject:
+        kind = record.kind
+        if kind == Subject.kind:
             of[kind][record.point.key(), record.session].append(record)
         elif kind in of:
             of[kind][record.point, record.session].append(record)
-        elif kind is Session:
+        elif kind == Session.kind:
             started[record.session] = record.started
-        elif kind is Calibration:
+        elif kind == Calibration.kind:
             calibrations[record.session][record.round] = block_median(record.latency_ns)
-    blocks = [sorted(found, key=_BY_PROCESS) for found in of[Block].values()]
+    blocks = [sorted(found, key=_BY_PROCESS) for found in of[Block.kind].values()]
     medians, sums = map(iter, block_medians([b.latency_ns for found in blocks for b in found]))
     timed = {
         group: (found, list(islice(medians, len(found))), list(islice(sums, len(found))))
-        for group, found in zip(of[Block], blocks, strict=True)
+        for group, found in zip(of[Block.kind], blocks, strict=True)
     }
     points: dict[str, list[PointRecords]] = defaultdict(list)
-    for group, subjects in of[Subject].items():
+    for group, subjects in of[Subject.kind].items():
         key, session = group
         own_blocks, own_medians, own_sums = timed.get(group, ((), (), ()))
         subject = max(subjects, key=lambda s: s.final)
@@ -169,14 +170,14 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 blocks=own_blocks,
                 medians_ns=own_medians,
                 sums_ns=own_sums,
-                attributions=tuple(of[Attribution].get(group, ())),
-                places=tuple(of[Places].get(group, ())),
-                outcomes=tuple(of[Outcome].get(group, ())),
-                parity=next(reversed(of[Parity].get(group, ())), None),
+                attributions=tuple(of[Attribution.kind].get(group, ())),
+                places=tuple(of[Places.kind].get(group, ())),
+                outcomes=tuple(of[Outcome.kind].get(group, ())),
+                parity=next(reversed(of[Parity.kind].get(group, ())), None),
                 calibrator=calibrations[session],
             )
         )
-    orphans = len(set().union(*of.values()) - of[Subject].keys())
+    orphans = len(set().union(*of.values()) - of[Subject.kind].keys())
     notes = []
     if orphans:
         text = f"{orphans} points have blocks but no description; they are not shown"

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,10 +54,11 @@ def columns(folder: Path) -> Columns:
     median_ns = array("d")
     subjects: dict[tuple[str, str], Subject] = {}
     others: dict[tuple[object, ...], Record] = {}
+    record: Any
     for shard in shards.find(folder):
         latencies = []
         for record, _ in shards.records(shard, faults, _wanted, shards.COMPACT):
-            if type(record) is Block:
+            if record.kind == Block.kind:
                 group.append(groups.setdefault((record.session, record.point), len(groups)))
                 process.append(record.process)
                 round_.append(record.round)

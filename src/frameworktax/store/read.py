@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -124,9 +124,7 @@ def read(
     found = shards.find(folder)
     faults: list[Fault] = []
     every = partial(unique, decoders=shards.COMPACT if compact else shards.DECODERS)
-    records = (
-        list(every(found, faults)) if where is None else _selected(found, faults, where, every)
-    )
+    records = every(found, faults) if where is None else _selected(found, faults, where, every)
     return records, [*shards.notes(faults), *clock_notes(records)]
 
 
@@ -135,22 +133,20 @@ def unique(
     faults: list[Fault],
     wanted: shards.Wanted | None = None,
     decoders: Mapping[str, Callable[[bytes], Any]] = shards.DECODERS,
-) -> Iterator[Record]:
-    """Yield the first of all records with the same identity, in shard and line order."""
-    seen = set()
+) -> list[Record]:
+    """Return the first of all records with the same identity, in shard and line order."""
+    first: dict[tuple[Any, ...], Record] = {}
     for shard in found:
         for record, _ in shards.records(shard, faults, wanted, decoders):
-            identity = record_id(record)
-            if identity not in seen:
-                seen.add(identity)
-                yield record
+            first.setdefault(record_id(record), record)
+    return list(first.values())
 
 
 def _selected(
     found: Sequence[Path],
     faults: list[Fault],
     where: Where,
-    every: Callable[..., Iterator[Record]],
+    every: Callable[..., list[Record]],
 ) -> list[Record]:
     """Read twice: first which points there are, then what belongs to those that are meant."""
     matches = where.matcher()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
 
@@ -82,48 +82,68 @@ def decode(hint: Any, value: Any) -> Any:
         raise TypeError(str(error)) from error
 
 
-_SET = object.__setattr__
 _PLAIN: dict[str, Callable[[bytes], Any]] = {
     kind: msgspec.json.Decoder(cls).decode for kind, cls in RECORDS.items()
 }
 
 
-def _block(line: bytes, *, compact: bool = False) -> Block:
-    block: Block = _PLAIN["block"](line)
-    latency_ns = _check_times(block.latency_ns)
-    if compact:  # nothing else has seen it yet
-        _SET(block, "latency_ns", latency_ns)
-        _SET(block, "session", sys.intern(block.session))
-        _SET(block, "point", sys.intern(block.point))
-    times_ok = 0 <= block.pipelined_ns <= LONGEST_NS and 0 <= block.cpu_ns <= LONGEST_NS
-    if not (times_ok and 0 <= block.process <= MOST and 0 <= block.round <= MOST):
-        raise ValueError("an impossible time, process or round")
+_Time = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_NS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_Times = Annotated[list[_Time], msgspec.Meta(min_length=1)]
+
+
+class CompactBlock(msgspec.Struct, kw_only=True, gc=False):
+    """A ``Block`` of a store that is read for a document: in less time, a third of the memory.
+
+    Its ``latency_ns`` become an array.
+    """
+
+    kind: ClassVar[str] = Block.kind
+    session: str
+    point: str
+    process: _Count
+    round: _Count
+    latency_ns: _Times
+    pipelined_ns: _Time
+    pipelined_calls: int
+    cpu_ns: _Time
+    enqueue_ns: _Times | None = None
+    first_token_ns: _Times | None = None
+
+
+class _Calibration(msgspec.Struct):
+    round: _Count
+    latency_ns: _Times
+
+
+_CHECKED_BLOCK = msgspec.json.Decoder(CompactBlock).decode
+_CHECKED_CALIBRATION = msgspec.json.Decoder(_Calibration).decode
+
+
+def _compact_block(line: bytes) -> CompactBlock:
+    block = _CHECKED_BLOCK(line)
     for times in (block.enqueue_ns, block.first_token_ns):
         if times is not None and len(times) != len(block.latency_ns):
             raise ValueError("as many times of one kind as there are calls")
-        if times:
-            _check_times(times)
+    try:
+        latency_ns = array("I", block.latency_ns)
+    except OverflowError:  # from 4.3 s on
+        latency_ns = array("q", block.latency_ns)
+    block.latency_ns = cast("list[int]", latency_ns)
+    block.session, block.point = sys.intern(block.session), sys.intern(block.point)
+    return block
+
+
+def _block(line: bytes) -> Block:
+    _compact_block(line)  # it checks the numbers
+    block: Block = _PLAIN["block"](line)
     return block
 
 
 def _calibration(line: bytes) -> Calibration:
+    _CHECKED_CALIBRATION(line)
     calibration: Calibration = _PLAIN["calibration"](line)
-    _check_times(calibration.latency_ns)
-    if not 0 <= calibration.round <= MOST:
-        raise ValueError("an impossible round")
     return calibration
-
-
-def _check_times(latency_ns: tuple[int, ...]) -> array[int]:
-    """Return times as an array; raise ValueError for such as no clock gives."""
-    if not latency_ns:
-        raise ValueError("no latencies")
-    try:
-        return array("I", latency_ns)  # a third of the time of min and max; fails above 4 s
-    except OverflowError as error:
-        if min(latency_ns) < 0 or max(latency_ns) > LONGEST_NS:
-            raise ValueError("impossible latencies") from error
-    return array("q", latency_ns)
 
 
 DECODERS: dict[str, Callable[[bytes], Any]] = {
@@ -132,8 +152,8 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "calibration": _calibration,
 }
 """Kind → what makes a record of a line of that kind, or raises one of ``NOT_A_RECORD``."""
-COMPACT: dict[str, Callable[[bytes], Any]] = {**DECODERS, "block": partial(_block, compact=True)}
-"""The same with latencies of blocks as arrays: a tenth of the memory, but equal to no tuple."""
+COMPACT: dict[str, Callable[[bytes], Any]] = {**DECODERS, "block": _compact_block}
+"""The same with blocks as ``CompactBlock``."""
 
 
 def decode_line(line: bytes) -> Record | None:
