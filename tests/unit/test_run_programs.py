@@ -619,7 +619,7 @@ def kind_with(inputs, tmp_path, **construction):
 
 def test_inputs_become_a_function_that_makes_them(tmp_path):
     seen = [[{"shape": [2, 3], "dtype": "torch.int64"}, [True, None]], {}]
-    (tmp_path / "net.py").write_text("net = Net()")
+    (tmp_path / "net.py").write_bytes(b"# -*- coding: latin-1 -*-\n# \xfc\nnet = Net()")
     kind = kind_with(seen, tmp_path)
     said = inputs.write(kind, tmp_path / "inputs.py", tmp_path)
     source = (tmp_path / "inputs.py").read_text()

@@ -172,6 +172,10 @@ def test_no_toml(study):
     assert "nested too deep" in refused(study, "x = " + "[" * 100_000)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_study(study):
+    assert study("\ufeff" + STUDY).points == study().points
+
+
 def test_no_points(study):
     assert "holds no point" in refused(study, "[study]\n")
     assert "points; " in refused(

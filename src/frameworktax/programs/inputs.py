@@ -63,7 +63,7 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
     modules = kind.construction.get("imports", [own])
     said += [f"fill in {name}" for name in kind.construction.get("missing", ["its arguments"])]
     is_script = not SCRIPT.isdisjoint(modules)
-    if is_script and "__name__" not in script.read_text(encoding="utf-8"):
+    if is_script and b"__name__" not in script.read_bytes():
         said.append(f"importing {script.name} runs it: put what runs under __name__ == '__main__'")
     for name in SCRIPT:
         made = made.replace(f"{name}.", f"{script.stem}.")

@@ -152,7 +152,7 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path} is no regular file; name a study in TOML")
     if path.stat().st_size > MAX_BYTES:
         raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MB is no study")
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     for number, line in enumerate(text.split("\n"), start=1):
         if line.count(".") > MAX_DOTS:
             raise UsageError(f"{path} line {number}: {line.count('.')} dots are no key of a study")
