@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,24 @@ class FakeHost:
     def steps(self, step: str) -> list[tuple[str, int | None, int]]:
         """Return (runtime, batch, process) of what was asked, in order."""
         return [(name, batch, n) for name, what, batch, n in self.asked if what == step]
+
+
+class AtOnce:
+    """A pool whose work is done when ``submit`` returns."""
+
+    def __init__(self, threads: int) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001 - a future keeps whatever was raised
+            done.set_exception(error)
+        return done
+
+    def shutdown(self, **options: Any) -> None:
+        pass
 
 
 class FakeWorker:

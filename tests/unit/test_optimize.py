@@ -103,9 +103,9 @@ def test_the_fastest_with_equal_outputs_wins():
 
 def test_ties_go_to_what_needs_fewer_packages_and_then_to_the_smaller_artifact():
     tied = [
-        measured("openvino", 20.0, noise=0.05, size=5),
-        measured("torchscript", 20.1, noise=0.05, size=2),
-        measured("torchscript-frozen", 20.2, noise=0.05, size=1),
+        measured("openvino", 20.0, noise=0.005, size=5),
+        measured("torchscript", 20.02, noise=0.005, size=2),
+        measured("torchscript-frozen", 20.05, noise=0.005, size=1),
     ]
     assert won(race.decide(raced(*tied))) == {1: "torchscript-frozen"}
     # where another shape needs openvino anyway, it is the simpler one
@@ -133,7 +133,7 @@ def test_a_race_may_be_for_something_else_than_latency(aim, wanted):
         measured("torchscript-frozen", 130, peak_memory_bytes=1),  # slower than eager
     ]
     starts = {m.point.key(): ns for m, ns in zip(ms, (3e9, 2e9, 1e9, 4e9, 1), strict=True)}
-    decided = race.decide(race.after_final(raced(*ms, starts=starts)), aim)
+    decided = race.decide(race.after_final(raced(*ms, starts=starts), aim), aim)
     assert won(decided) == {1: wanted}
     # two of the heats are enough: three runtimes go on whatever the race is for
     left = race.after_heats(raced(*ms, starts=starts), aim)
@@ -171,6 +171,82 @@ def test_what_is_not_proven_faster_may_prove_it_as_delivered_once():
     left = race.after_proof(found, {(W1, "openvino"): "not proven"})
     assert won(race.decide(left)) == {1: "onnxruntime", 4: "openvino"}
     assert won(race.decide(race.after_proof(left, {(W4, "openvino"): "no"}))) == {1: "onnxruntime"}
+
+
+def test_what_the_final_proves_slower_is_out_and_comes_back_where_all_others_fail():
+    found = race.after_final(raced(measured("openvino", 10), measured("onnxruntime", 20)))
+    assert [one.runtime for one in found if one.is_in] == ["openvino"]
+    assert "2.00" in {one.runtime: one.reason for one in found}["onnxruntime"]
+    left = race.after_proof(found, {(W1, "openvino"): "lied"})
+    assert [one.runtime for one in left if one.is_in] == ["onnxruntime"]
+
+
+@pytest.mark.parametrize(
+    ("other_ns", "noise", "wanted"),
+    [(20.2, 0.05, ["openvino", "torchscript"]), (20.2, 0.001, []), (40, 0.05, [])],
+)  # fmt: skip
+def test_a_run_off_is_where_another_may_be_faster_by_more_than_a_tie(other_ns, noise, wanted):
+    near = [measured("openvino", 20, noise=noise), measured("torchscript", other_ns, noise=noise)]
+    far = [measured("onnxruntime", 40), measured("openvino", 20, workload=W4)]
+    left = race.undecided(race.after_final(raced(*near, *far)))
+    assert left == [(W1, name) for name in wanted]
+
+
+def test_a_run_off_counts_where_it_got_to_more_processes():
+    def over(name, ns, processes, **fields):
+        one = measured(name, ns, **fields)
+        return replace(one, ratio_to_eager=replace(one.ratio_to_eager, n=processes))
+
+    names = ["openvino", "onnxruntime", "torchscript", "aot-inductor"]
+    older = raced(*(over(name, 20, 3) for name in names))
+    newer = raced(
+        over("openvino", 10, 6),
+        over("onnxruntime", 10, 2),
+        over("torchscript", 10, 6, status="crashed", reason="SIGSEGV"),
+        pairs=[(W1, name) for name in names],
+    )
+    found = {one.runtime: one for one in race.renewed(older, newer)}
+    assert [found[name].gain and found[name].gain.value for name in names] == [10, 5, None, 5]
+    assert "SIGSEGV" in found["torchscript"].reason
+
+
+def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_them(
+    tmp_path, monkeypatch
+):
+    class Slower:
+        """Delivers; openvino takes 40 ns as delivered, whatever it took in the race."""
+
+        manifest, failures, took_ns = None, {}, {}
+
+        def __init__(self, *_):
+            self.measured, self.made = [], delivered
+
+        def make(self, decided):
+            self.made += [one.runtime for one in decided if one.won]
+
+        def points(self):
+            return ()
+
+        def confirm(self, proof):
+            self.measured += raced(measured("x", self.took_ns[self.made[-1]]), pairs=[(W1, "x")])
+            self.measured[-1] = replace(self.measured[-1], runtime=self.made[-1])
+
+        def finish(self, proof):
+            pass
+
+    monkeypatch.setattr(run, "Delivery", Slower)
+    monkeypatch.setattr(run, "_measured", lambda *_, **__: None)
+    found = race.after_final(raced(measured("openvino", 20), measured("onnxruntime", 30)))
+    for others_took_ns, wanted in (
+        (30, ["openvino", "onnxruntime"]),
+        (50, ["openvino", "onnxruntime", "openvino"]),
+    ):
+        Slower.took_ns = {"openvino": 40, "onnxruntime": others_took_ns}
+        delivered = []
+        made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+        assert delivered == wanted
+        assert won(made.candidates) == {1: wanted[-1]}
+    assert [one.gain.value for one in made.candidates if one.won] == [2.5]
 
 
 def test_losers_leave_after_the_heats_and_come_back_where_all_others_fail():
@@ -256,7 +332,8 @@ def test_what_needs_the_model_does_not_race():
     racing, others = deliverable("all", Target(), W1)
     assert "torchscript" in racing
     assert not {"eager", "inference-mode", "inductor", "deployed", "null"} & set(racing)
-    assert "inductor" in dict(others)
+    assert "code" in dict(others)["inductor"]
+    assert "code" not in dict(others)["executorch"]
     with pytest.raises(UsageError, match="inductor cannot be delivered"):
         deliverable("inductor", Target(), W1)
 
@@ -283,10 +360,10 @@ def asked(tmp_path, **derived):
 )  # fmt: skip
 def test_candidates_race_as_they_will_be_called(tmp_path, monkeypatch, aim, wanted):
     mine, plans = asked(tmp_path, aim=aim, resume=False), []
-    monkeypatch.setattr(run, "_measured", lambda asked, plan, reporter: plans.append(plan))
-    for is_heat in (True, False):
-        run._race(mine, [(W1, "onnxruntime@2")], 0.5, None, is_heat=is_heat)
-    assert [[p.runtime for p in plan.points] for plan in plans] == [["eager", wanted]] * 2
+    monkeypatch.setattr(run, "_measured", lambda *_, **given: plans.append(given))
+    run._race(mine, [(W1, "onnxruntime@2")], 9.0, None, processes=1)
+    assert [p.runtime for p in plans[0]["points"]] == ["eager", wanted]
+    assert (plans[0]["budget_s"], plans[0]["processes"]) == (9.0, 1)
 
 
 def test_the_candidate_that_is_faster_as_delivered_wins(tmp_path):
@@ -375,8 +452,10 @@ def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
             winners = [(one.workload, one.runtime) for one in decided if one.won]
             self.failures = {key: "differs" for key in winners if key[0] == W4}
 
-        def plan(self, budget_s):
-            return None
+        measured = ()
+
+        def points(self):
+            return ()
 
         def confirm(self, proof):
             return proof
@@ -385,7 +464,7 @@ def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
             pass
 
     monkeypatch.setattr(run, "Delivery", AtFourNone)
-    monkeypatch.setattr(run, "_measured", lambda *_: None)
+    monkeypatch.setattr(run, "_measured", lambda *_, **__: None)
     names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen", "aot-inductor"]
     found = raced(
         *(measured(n, 10 + 5 * i, workload=w) for i, n in enumerate(names) for w in (W1, W4))

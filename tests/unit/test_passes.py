@@ -2,11 +2,10 @@
 
 import signal
 import threading
-from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from fake_workers import FakeHost
+from fake_workers import AtOnce, FakeHost
 
 from frameworktax import store
 from frameworktax.errors import NothingMeasuredError, WorkerError
@@ -32,24 +31,6 @@ from frameworktax.testing import FakeClock, FakeRuntime
 
 BATCHES = (1, 2, 4)
 RUNTIMES = ("fast", "eager", "exported")
-
-
-class AtOnce:
-    """A pool whose work is done when ``submit`` returns."""
-
-    def __init__(self, threads):
-        pass
-
-    def submit(self, work, *arguments):
-        done = Future()
-        try:
-            done.set_result(work(*arguments))
-        except Exception as error:  # noqa: BLE001 - a future keeps whatever was raised
-            done.set_exception(error)
-        return done
-
-    def shutdown(self, **options):
-        pass
 
 
 def runtime(name):

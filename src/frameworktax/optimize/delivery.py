@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Self
 from frameworktax import comparing, host, runtimes
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.measure import parity
-from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Drawn
 from frameworktax.measure.worker import Server
@@ -33,7 +32,7 @@ from frameworktax.models.ragged import MASK
 from frameworktax.models.user import Live, send
 from frameworktax.optimize.blocks import readme, triple
 from frameworktax.optimize.race import Candidate, by_shape, candidate, gain_text
-from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Run, Workload
+from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Point, Run, Workload
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import FOLDER, Artifact
 from frameworktax.runtimes.base import Target
@@ -131,6 +130,7 @@ class Delivery:
     Attributes:
         manifest: of the last attempt.
         failures: of the last attempt, (shape, runtime) → why it cannot be delivered.
+        measured: what was delivered, as it was measured.
 
     Args:
         asked: what is to be optimised.
@@ -143,6 +143,7 @@ class Delivery:
     def __init__(self, asked: Asked, folder: Path, prover: Prover) -> None:
         self._asked, self._folder, self._prover = asked, folder, prover
         self.failures: dict[tuple[Workload, str], str] = {}
+        self.measured: list[Candidate] = []
 
     def make(self, decided: Sequence[Candidate]) -> None:
         """Export the winners into the folder, describe it, and prove the outputs of every shape.
@@ -342,20 +343,11 @@ class Delivery:
 
     # --- the gain, measured again -----------------------------------------------------------------
 
-    def plan(self, budget_s: float) -> Plan:
-        """Return the plan of the deployment beside eager, at every shape that was asked for."""
-        asked = self._asked
+    def points(self) -> tuple[Point, ...]:
+        """Return the deployment beside eager, at every shape that was asked for."""
         served = deployment.served(self.manifest.shapes)
         at = [self._workload(shape) for shape in served if not shape.is_between]
-        return Plan(
-            points=tuple(asked.point(w, name) for w in at for name in (REFERENCE, DEPLOYED)),
-            processes=asked.processes,
-            until=asked.until,
-            budget_s=budget_s,
-            setup_limit_s=asked.setup_limit,
-            twin="none",
-            deployment=self._folder,
-        )
+        return tuple(self._asked.point(w, name) for w in at for name in (REFERENCE, DEPLOYED))
 
     def confirm(self, proof: Run) -> Run:
         """Take the measured gains, or note why a shape's is not confirmed.
@@ -373,7 +365,8 @@ class Delivery:
         for shape in self.manifest.shapes:
             if shape.runtime is not None and not shape.is_between:
                 workload = self._workload(shape)
-                one = candidate(workload, DEPLOYED, found.get(workload), {})
+                one = candidate(workload, shape.runtime, found.get(workload), {})
+                self.measured.append(one)
                 if why := unconfirmed(one):
                     self.failures[workload, shape.runtime] = f"delivered: {why}"
                 latency = one.measured.latency_ns if one.measured is not None else None

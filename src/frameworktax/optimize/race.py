@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax import runtimes
-from frameworktax.analysis.advice import difference, proven, separable
+from frameworktax.analysis.advice import difference, proven
 from frameworktax.analysis.estimates import inverse, paired_ratio
 from frameworktax.records import Estimate, Measurement, Run, Workload
 from frameworktax.report.words import duration, size_text
 from frameworktax.runtimes.base import LOWER, SERIAL, Target
+from frameworktax.stats import simultaneous
 
 AIMS = ("latency", "throughput", "memory", "startup")
 """What a race may be for; whatever it is, what is not proven faster than eager is not delivered."""
@@ -21,7 +22,7 @@ arrays instead of torch's tensors does not import torch."""
 FINALISTS = 3
 """Most runtimes of a shape that are measured finely."""
 TIE = 0.02
-"""Runtimes this far apart, as a share, may be a tie; further apart the interval is too wide."""
+"""Share by which a winner may be slower than the best: what is proven nearer may be a tie."""
 BEHIND = 0.8
 """A runtime with less than this share of the best gain leaves after the heats, unless its interval
 reaches the best one's: one process can be off by several percent, not by this."""
@@ -40,8 +41,8 @@ class Candidate:
         start_ns: from nothing loaded to the end of the first call, the median of its processes.
         reason: why it lost; empty while it has not.
         won: whether it is delivered.
-        is_reserve: whether it lost in the heats by its speed alone: it comes back where everything
-            that was faster fails its proof.
+        is_reserve: whether it lost by its speed alone: it comes back where everything that was
+            faster fails its proof.
     """
 
     workload: Workload
@@ -61,6 +62,11 @@ class Candidate:
     def out(self, reason: str) -> Candidate:
         """Return it with why it lost."""
         return replace(self, reason=reason, won=False, is_reserve=False)
+
+    def slower(self, reason: str) -> Candidate:
+        """Return it with why it lost, by its speed alone."""
+        is_faster_than_eager = self.gain is not None and self.gain.low > 1
+        return replace(self.out(reason), is_reserve=is_faster_than_eager)
 
 
 def candidates(
@@ -116,25 +122,73 @@ def _after_heat(group: list[Candidate], aim: str) -> list[Candidate]:
             aim == "latency" and gain.value < BEHIND * best.value and gain.high < best.low
         ):
             lead = f"{ahead[0].runtime} {_shown(ahead[0], aim)}"
-            left = one.out(f"left after the heats: {_shown(one, aim)}, {lead}")
-            judged.append(replace(left, is_reserve=gain.low > 1))
+            judged.append(one.slower(f"left after the heats: {_shown(one, aim)}, {lead}"))
         else:
             judged.append(one)
             ahead.append(one)
     return judged
 
 
-def after_final(found: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates of the final; those that are no faster than eager are out.
+def after_final(found: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
+    """Return the candidates of the final; those proven slower than the best are out.
 
-    One that is faster and not proven so stays: what is delivered is proven again, beside eager
-    alone, which takes less time.
+    So are those no faster than eager. One that is faster and not proven so stays: what is delivered
+    is proven again, beside eager alone, which takes less time.
     """
+    judged = []
+    for group in by_shape(found).values():
+        order = _in_order(group, aim)
+        over = _over(order) if aim == "latency" else {}
+        for one in group:
+            ratio = over.get(one.runtime)
+            if one.gain is not None and one.is_in and one.gain.value <= 1:
+                one = one.out(f"not faster than eager: {gain_text(one.gain)}")
+            elif one.is_in and ratio is not None and ratio.low > 1:
+                one = one.slower(f"takes {gain_text(ratio)} as long as {order[0].runtime}")
+            judged.append(one)
+    return judged
+
+
+def undecided(found: Iterable[Candidate]) -> list[tuple[Workload, str]]:
+    """Return what is left at shapes where one may be faster than the best by more than ``TIE``."""
+    pairs = []
+    for workload, group in by_shape(found).items():
+        order = _in_order(group)
+        if any(ratio.low < 1 - TIE for ratio in _over(order).values()):
+            pairs += [(workload, one.runtime) for one in order]
+    return pairs
+
+
+def renewed(found: Iterable[Candidate], newer: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates as the run-off found them where it got to more processes."""
+    again = {(one.workload, one.runtime): one for one in newer if one.measured is not None}
     return [
-        one.out(f"not faster than eager: {gain_text(one.gain)}")
-        if one.gain is not None and one.is_in and one.gain.value <= 1
+        now
+        if (now := again.get((one.workload, one.runtime)))
+        and (now.gain is None or one.gain is None or now.gain.n > one.gain.n)
         else one
         for one in found
+    ]
+
+
+def as_delivered(found: Iterable[Candidate], delivered: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates, with their gain as delivered where that is proven to be less.
+
+    Reserves that gained more than that in the race are back in.
+    """
+    here = {(one.workload, one.runtime): one for one in delivered}
+    less, left = {}, []
+    for one in found:
+        now = here.get((one.workload, one.runtime))
+        if now and now.gain and one.gain and now.gain.high < one.gain.low:
+            one = replace(one, gain=now.gain, measured=now.measured)
+            less[one.workload] = now.gain.high
+        left.append(one)
+    return [
+        replace(one, reason="", is_reserve=False)
+        if one.is_reserve and one.gain and one.gain.low > less.get(one.workload, math.inf)
+        else one
+        for one in left
     ]
 
 
@@ -164,9 +218,9 @@ def after_proof(
 def decide(found: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
     """Return the candidates with one winner at each shape that has any left.
 
-    The best one at the aim wins. Of those within ``TIE`` of it that no interval separates from it
-    the simplest does: the one that needs fewest packages beyond those that other shapes need
-    anyway, then the smallest artifact, then the fastest start.
+    The best one at the aim wins. Of those proven to be within ``TIE`` of it that no interval
+    separates from it the simplest does: the one that needs fewest packages beyond those that other
+    shapes need anyway, then the smallest artifact, then the fastest start.
     """
     order = sorted(found, key=lambda one: (one.workload.length or 0, one.workload.batch))
     groups = by_shape(order)
@@ -184,19 +238,30 @@ def decide(found: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
     ]
 
 
+def _in_order(group: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
+    """Return those that are left, the best first."""
+    return sorted((one for one in group if one.is_in), key=lambda one: _cost(one, aim))
+
+
+def _over(order: Sequence[Candidate]) -> dict[str, Estimate]:
+    """Return runtime → its latency over that of the first; the intervals hold together."""
+    best = order[0].measured if order else None
+    ratios = {
+        one.runtime: ratio
+        for one in order[1:]
+        if best and one.measured and (ratio := paired_ratio(one.measured, best))
+    }
+    return dict(zip(ratios, simultaneous(list(ratios.values())), strict=True))
+
+
 def _tied(group: Iterable[Candidate], aim: str) -> list[Candidate]:
     """Return the best that is left, and those that are as good."""
-    order = sorted((one for one in group if one.is_in), key=lambda one: _cost(one, aim))
-    return [one for one in order if one is order[0] or _is_tie(order[0], one, aim)]
-
-
-def _is_tie(best: Candidate, one: Candidate, aim: str) -> bool:
+    order = _in_order(group, aim)
     if aim != "latency":
-        return _cost(one, aim) * (1 - TIE) <= _cost(best, aim)
-    if best.gain is None or one.gain is None or best.measured is None or one.measured is None:
-        return False
-    is_near = one.gain.value >= (1 - TIE) * best.gain.value
-    return is_near and not separable(best.measured, one.measured)
+        return [one for one in order if _cost(one, aim) * (1 - TIE) <= _cost(order[0], aim)]
+    over = _over(order)
+    near = {name for name, ratio in over.items() if ratio.low <= 1 and ratio.high <= 1 + TIE}
+    return [one for one in order if one is order[0] or one.runtime in near]
 
 
 def _judged(
@@ -208,11 +273,11 @@ def _judged(
         return replace(one, won=True)
     if one in tied:
         return one.out(f"as good as {winner.runtime}, which is simpler (not separable)")
-    if aim != "latency":
-        return one.out(f"{_shown(one, aim)}, {winner.runtime} {_shown(winner, aim)}")
     ratio = None
-    if one.measured is not None and winner.measured is not None:
+    if aim == "latency" and one.measured is not None and winner.measured is not None:
         ratio = paired_ratio(one.measured, winner.measured)
+    if ratio is None:
+        return one.out(f"{_shown(one, aim)}, {winner.runtime} {_shown(winner, aim)}")
     return one.out(f"takes {gain_text(ratio)} as long as {winner.runtime}")
 
 

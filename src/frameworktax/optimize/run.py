@@ -43,9 +43,11 @@ if TYPE_CHECKING:
     from frameworktax.runtimes.serving import Deployment
 
 BUDGET_S = 300.0
-SHARES = (0.3, 0.4, 0.3)
-"""Of the time for measuring: the heats, the final, the proof of the gain. A final without heats
-before it has their time as well."""
+SHARES = (0.25, 0.6, 0.3)
+"""Of the time for measuring: the heats; the final, of what is left until the proof of the gain; and
+that proof. What the final leaves is the run-off's."""
+MORE = 2
+"""Times as many processes in the run-off: they differ, and more blocks of the same show no more."""
 COARSE = 0.1
 """Half-width of the interval, as a share, at which a point of the heats is done."""
 ATTEMPTS = 4
@@ -242,24 +244,34 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
     refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
     say = (reporter or Reporter()).say
 
+    def seconds(stage: Run) -> float:
+        return stage.own_tax.measuring_ns / 1e9 if stage.own_tax is not None else 0.0
+
     pairs = [(workload, name) for workload in asked.workloads for name in names]
     found: list[Candidate] = []
-    left = SHARES[0] + SHARES[1]
+    left_s = (1 - SHARES[2]) * asked.time_budget
     if len(names) > race.FINALISTS:
         say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
-        final = _race(asked, pairs, SHARES[0], reporter, is_heat=True)
-        starts = _starts(asked, final)
-        found = race.after_heats(race.candidates(final, pairs, starts), asked.aim)
+        heats_s = SHARES[0] * asked.time_budget
+        final = _race(asked, pairs, heats_s, reporter, processes=1, until=COARSE)
+        left_s = max(left_s - seconds(final), heats_s)
+        found = race.after_heats(race.candidates(final, pairs, _starts(asked, final)), asked.aim)
         pairs = [(one.workload, one.runtime) for one in found if one.is_in]
         found = [one for one in found if not one.is_in]
-        left = SHARES[1]
     if pairs:
         pairs = race.with_tunings(pairs, asked.target, tuple(asked.allow))
         for shape in dict.fromkeys(w for w, _ in pairs):
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
-        final = _race(asked, pairs, left, reporter)
-        found += race.after_final(race.candidates(final, pairs, _starts(asked, final)))
+        final = _race(asked, pairs, SHARES[1] * left_s, reporter)
+        left_s -= seconds(final)
+        found += race.candidates(final, pairs, _starts(asked, final))
+        found = race.after_final(found, asked.aim)
+    if asked.aim == "latency" and left_s > 0 and (pairs := race.undecided(found)):
+        say(f"run-off: {', '.join(f'{shape_name(w)} {name}' for w, name in pairs)}")
+        again = _race(asked, pairs, left_s, reporter, processes=MORE * asked.processes)
+        newer = race.candidates(again, pairs, _starts(asked, again))
+        found = race.after_final(race.renewed(found, newer))
     return _deliver(asked, final, found, tuple(undeliverable), reporter)
 
 
@@ -278,7 +290,9 @@ def deliverable(
         runtime = runtimes.get(name)
         if name == REFERENCE or name in racing:
             continue
-        why = None if runtime.serves_with else "needs the model's own code in every process"
+        why = None if runtime.serves_with else "is for measuring alone"
+        if why is not None and runtime.needs_model:
+            why = "needs the model's own code in every process"
         if why is not None and name in asked:
             raise UsageError(f"{name} cannot be delivered: it {why}; choose another runtime")
         why = why or runtime.missing(target) or runtime.cannot(workload)
@@ -298,10 +312,9 @@ def deliverable(
 def _race(
     asked: Asked,
     pairs: Sequence[tuple[Workload, str]],
-    share: float,
+    budget_s: float,
     reporter: Reporter | None,
-    *,
-    is_heat: bool = False,
+    **given: Any,
 ) -> Run:
     """Measure runtimes at shapes beside eager, or take the stage from the store.
 
@@ -313,22 +326,14 @@ def _race(
     if asked.aim not in race.BARE:
         called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
     points = tuple(asked.point(w, name) for w, name in [*((w, REFERENCE) for w in at), *called])
-    processes = 1 if is_heat else asked.processes
-    known = _known(asked, points, processes) if asked.resume else None
-    if known is not None:
-        return known
-    plan = Plan(
-        points=points,
-        processes=processes,
-        until=COARSE if is_heat else asked.until,
-        budget_s=share * asked.time_budget,
-        setup_limit_s=asked.setup_limit,
-        twin="none",
-    )
-    return _measured(asked, plan, reporter)
+    known = _known(asked, points, given.get("processes", asked.processes)) if asked.resume else None
+    return known or _measured(asked, reporter, points=points, budget_s=budget_s, **given)
 
 
-def _measured(asked: Asked, plan: Plan, reporter: Reporter | None) -> Run:
+def _measured(asked: Asked, reporter: Reporter | None, **given: Any) -> Run:
+    """Measure in one session; ``given`` are attributes of its plan."""
+    given = {"processes": asked.processes, "until": asked.until} | given
+    plan = Plan(setup_limit_s=asked.setup_limit, twin="none", **given)
     if asked.live is not None:
         plan = with_live(plan, asked.live)
     return api.run_plan(plan, asked.store, reporter=reporter, command=[asked.command]).run
@@ -408,9 +413,18 @@ def _deliver(
             delivery.make(decided)
             if not delivery.failures:
                 prover.rest()
-                plan = delivery.plan(SHARES[2] * asked.time_budget)
-                proof = delivery.confirm(_measured(asked, plan, reporter))
-                if not delivery.failures:
+                measured = _measured(
+                    asked,
+                    reporter,
+                    points=delivery.points(),
+                    budget_s=SHARES[2] * asked.time_budget,
+                    deployment=folder,
+                )
+                proof = delivery.confirm(measured)
+                found = race.as_delivered(found, delivery.measured)
+                best = [one.runtime for one in race.decide(found, asked.aim) if one.won]
+                is_best = best == [one.runtime for one in winners] or attempt == ATTEMPTS
+                if not delivery.failures and is_best:
                     delivery.finish(proof)
                     return Optimized(
                         folder=asked.output,
