@@ -103,7 +103,7 @@ def rounds_of(tmp_path, series, *, until=0.03, budget_s=1e6, sampler=None, by="n
     plan = Plan(points=(), folder=tmp_path, until=until, budget_s=budget_s, by=by)
     with store.Writer(tmp_path / "s", "session") as writer:
         bench = made_bench(plan, series, writer, tmp_path, sampler)
-        with bench.effort.measuring():
+        with bench.effort.spending("measuring"):
             yield Rounds(bench, cpus=[0], seed="seed")
 
 

@@ -12,6 +12,7 @@ from frameworktax import runtimes as registry
 from frameworktax.attribution import call_stacks, probe
 from frameworktax.errors import UsageError, UserModelError, nearest, one_line
 from frameworktax.models import ragged
+from frameworktax.models.finalize import check_positions
 from frameworktax.models.user import Live, send
 from frameworktax.records import (
     BY,
@@ -137,19 +138,13 @@ def _generating(workload: Workload) -> Workload:
     if tokens < 1:
         raise UsageError(f"--new-tokens {tokens} cannot be; give 1 or more")
     known = models.describe_name(workload.model)
-    prompt = workload.length or (known.default_length if known else None)
-    most = known.max_length if known else None
-    if prompt is not None and most is not None and prompt + tokens > most:
-        raise UsageError(
-            f"{workload.model} has {most} positions: {prompt} tokens of --length and {tokens} of "
-            "--new-tokens are too many; choose fewer"
-        )
+    if known and (prompt := workload.length or known.default_length):
+        check_positions(workload.model, prompt, tokens, known.max_length)
     return replace(workload, new_tokens=tokens, kv_cache=workload.kv_cache or KV_CACHE)
 
 
 def _padded(workload: Workload) -> Workload:
-    mean = ragged.MEAN if workload.length_mean is None else workload.length_mean
-    sd = ragged.SD if workload.length_sd is None else workload.length_sd
+    mean, sd = ragged.moments(workload)
     known = models.describe_name(workload.model)
     length = workload.length or (known.default_length if known else None)
     if length is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from frameworktax import host, runtimes, store
 from frameworktax.attribution import usable_sampler
@@ -250,20 +250,16 @@ class EffortClock:
         return self._spent_ns[what] + now
 
     @contextlib.contextmanager
-    def _spending(self, what: str) -> Iterator[None]:
+    def spending(self, what: Literal["set-up", "measuring"]) -> Iterator[None]:
+        """Count what is inside as set-up, or charge it to the time budget.
+
+        Measuring is warm-up, blocks, samples and pauses; set-up is when nothing could be measured.
+        """
         self._now = what, self._wall_ns()
         try:
             yield
         finally:
             self._spent_ns[what], self._now = self._until_now_ns(what), None
-
-    def measuring(self) -> AbstractContextManager[None]:
-        """Charge what is inside to the time budget: warm-up, blocks, samples, pauses."""
-        return self._spending("measuring")
-
-    def setting_up(self) -> AbstractContextManager[None]:
-        """Account for time in which nothing could be measured yet."""
-        return self._spending("set-up")
 
     def called(self, found: Block | Attribution | Places) -> None:
         """Count the time in calls of the model, timed or sampled."""

@@ -127,7 +127,7 @@ class MeasuringSession:
 
     def _measure(self) -> None:
         self._reporter.phase("setting up")
-        with self._effort.setting_up():
+        with self._effort.spending("set-up"):
             self._begin_templates()
             self._setup.begin()
             for name in ("scipy.special", "scipy.optimize"):
@@ -139,7 +139,7 @@ class MeasuringSession:
         for number, processes in enumerate(shifts):
             left = len(shifts) - number - 1
             self._start_processes(processes)
-            with self._effort.measuring():
+            with self._effort.spending("measuring"):
                 self._add_processes(processes)
                 self._rounds.precise(keep_s=self._rounds.left_s * left / (left + 1))
                 self._rounds.profile()
@@ -163,14 +163,14 @@ class MeasuringSession:
             self._setup.show()
             self._bind_beside()
             if points := self._next_visit():
-                with self._effort.measuring():
+                with self._effort.spending("measuring"):
                     self._visit(points)
                 continue
             if self._rounds.begun and self._rounds.left_s <= 0:
                 break
             if is_over:
                 break
-            with self._effort.setting_up():
+            with self._effort.spending("set-up"):
                 if not self._prepare_one():
                     self._setup.show(block=True)
         self._leave_out()
@@ -303,7 +303,7 @@ class MeasuringSession:
         if self._rounds.left_s <= 0:
             return
         self._reporter.phase("starting processes")
-        with self._effort.setting_up():
+        with self._effort.spending("set-up"):
             starts = [
                 self._pool.submit(self._start, series, process)
                 for process in processes

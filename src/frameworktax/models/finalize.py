@@ -24,6 +24,15 @@ def no_generation(name: str) -> str:
     )
 
 
+def check_positions(name: str, prompt: int, tokens: int, most: int | None) -> None:
+    """Raise UsageError for a prompt and new tokens that are more than a model has positions."""
+    if most is not None and prompt + tokens > most:
+        raise UsageError(
+            f"{name} has {most} positions: {prompt} tokens of --length and {tokens} of "
+            "--new-tokens are too many; choose fewer"
+        )
+
+
 def finalize(model: Model, workload: Workload, device: str, length: int | None = None) -> Model:
     """Return a model that its family built in float32 on the CPU as the workload wants it.
 
@@ -36,9 +45,7 @@ def finalize(model: Model, workload: Workload, device: str, length: int | None =
     if workload.phase == "generate":
         model = _decoding(model, workload)
     if workload.input == "ragged":
-        mean = ragged.MEAN if workload.length_mean is None else workload.length_mean
-        sd = ragged.SD if workload.length_sd is None else workload.length_sd
-        model = ragged.apply(model, mean, sd, workload.length or length)
+        model = ragged.apply(model, *ragged.moments(workload), workload.length or length)
     return place(model, workload.precision, device, channels_last=workload.channels_last)
 
 
@@ -77,12 +84,7 @@ def _decoding(model: Model, workload: Workload) -> Model:
     ids = model.inputs(1).kwargs.get(ragged.IDS)
     if ids is None:
         raise UsageError(f"{name} takes no {ragged.IDS} by name, so nothing can be appended to it")
-    prompt = int(ids.shape[1])
-    if model.positions is not None and prompt + tokens > model.positions:
-        raise UsageError(
-            f"{name} has {model.positions} positions: {prompt} tokens of --length and {tokens} of "
-            "--new-tokens are too many; choose fewer"
-        )
+    check_positions(name, int(ids.shape[1]), tokens, model.positions)
     return replace(model, decoding=Decoding(tokens, workload.kv_cache))
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from frameworktax.records import Workload
+
 MEAN, SD = 20.92, 10.18
 """Tokens of a Penn Treebank sentence, as the paper gives them (arXiv:2302.06117)."""
 LEAST_SD = 1.0
@@ -32,6 +34,12 @@ EXACT = 1e-9
 """How far the moments may be off, in standard deviations."""
 ROUNDING = 1e-13
 IDS, MASK = "input_ids", "attention_mask"
+
+
+def moments(workload: Workload) -> tuple[float, float]:
+    """Return the mean and standard deviation of a workload's lengths, tokens."""
+    mean, sd = workload.length_mean, workload.length_sd
+    return (MEAN if mean is None else mean), (SD if sd is None else sd)
 
 
 def check(mean: float, sd: float, length: int) -> None:
