@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,6 +72,12 @@ def _conv(inner: int, outer: int, kernel: int, stride: int = 1, groups: int = 1)
     return nn.Conv2d(inner, outer, kernel, stride, kernel // 2, groups=groups, bias=False)
 
 
+def _layer(*sizes: int, relu: type[nn.Module] = nn.ReLU) -> list[nn.Module]:
+    """Return a convolution of these ``sizes``, as ``_conv`` takes them, its norm and its ReLU."""
+    conv = _conv(*sizes)
+    return [conv, nn.BatchNorm2d(conv.out_channels), relu(inplace=True)]
+
+
 # --- ResNet: He et al. 2016 (arXiv:1512.03385), stride in the 3x3 convolution as in torchvision ---
 
 
@@ -90,10 +97,6 @@ class _Residual(nn.Module):  # type: ignore[misc] # torch is untyped to mypy her
         return self.relu(out)
 
 
-def _norm_relu(width: int) -> list[nn.Module]:
-    return [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-
-
 def _resnet(row: Mapping[str, Any], workload: Workload) -> nn.Module:
     """Basic blocks are two 3x3 convolutions; bottlenecks have one, between two of 1x1.
 
@@ -102,7 +105,7 @@ def _resnet(row: Mapping[str, Any], workload: Workload) -> nn.Module:
     is_bottleneck, groups = row.get("bottleneck", False), row.get("groups", 1)
     expansion, widen = 4 if is_bottleneck else 1, row.get("widen", 1)
     inner = wide(64, workload)
-    net = nn.Sequential(_conv(3, inner, 7, 2), *_norm_relu(inner), nn.MaxPool2d(3, 2, 1))
+    net = nn.Sequential(*_layer(3, inner, 7, 2), nn.MaxPool2d(3, 2, 1))
     for stage, depth in enumerate(row["blocks"]):
         planes = wide(64 << stage, workload)
         middle = groups * (planes * widen // groups or 1) if is_bottleneck else planes
@@ -110,12 +113,10 @@ def _resnet(row: Mapping[str, Any], workload: Workload) -> nn.Module:
         for index in range(deep(depth, workload)):
             stride = 2 if stage and not index else 1
             if is_bottleneck:
-                first = [_conv(inner, middle, 1), *_norm_relu(middle)]
-                second = [_conv(middle, middle, 3, stride, groups), *_norm_relu(middle)]
-                body = [*first, *second, _conv(middle, outer, 1)]
+                body = [*_layer(inner, middle, 1), *_layer(middle, middle, 3, stride, groups)]
+                body.append(_conv(middle, outer, 1))
             else:
-                first = [_conv(inner, planes, 3, stride), *_norm_relu(planes)]
-                body = [*first, _conv(planes, planes, 3)]
+                body = [*_layer(inner, planes, 3, stride), _conv(planes, planes, 3)]
             body.append(nn.BatchNorm2d(outer))
             shortcut = None
             # By position, not by equal channel counts: the twin must keep every projection.
@@ -150,16 +151,9 @@ class _Skip(nn.Module):  # type: ignore[misc] # as above
         return x + self.body(x)
 
 
-def _conv_norm_relu6(
-    inner: int, outer: int, kernel: int, stride: int = 1, groups: int = 1
-) -> list[nn.Module]:
-    conv = _conv(inner, outer, kernel, stride, groups)
-    return [conv, nn.BatchNorm2d(outer), nn.ReLU6(inplace=True)]
-
-
 def _mobilenet_v2(row: Mapping[str, Any], workload: Workload) -> nn.Module:
-    inner = wide(32, workload)
-    net = nn.Sequential(*_conv_norm_relu6(3, inner, 3, 2))
+    layer, inner = partial(_layer, relu=nn.ReLU6), wide(32, workload)
+    net = nn.Sequential(*layer(3, inner, 3, 2))
     for expansion, channels, depth, first_stride in row["stages"]:
         outer = wide(channels, workload)
         for index in range(deep(depth, workload)):
@@ -167,8 +161,8 @@ def _mobilenet_v2(row: Mapping[str, Any], workload: Workload) -> nn.Module:
             # The twin stays 1 wide inside too: a depthwise convolution over one channel.
             hidden = 1 if workload.twin else inner * expansion
             body = nn.Sequential(
-                *(_conv_norm_relu6(inner, hidden, 1) if expansion > 1 else ()),
-                *_conv_norm_relu6(hidden, hidden, 3, stride, groups=hidden),
+                *(layer(inner, hidden, 1) if expansion > 1 else ()),
+                *layer(hidden, hidden, 3, stride, hidden),
                 _conv(hidden, outer, 1),
                 nn.BatchNorm2d(outer),
             )
@@ -176,7 +170,7 @@ def _mobilenet_v2(row: Mapping[str, Any], workload: Workload) -> nn.Module:
             net.append(_Skip(body) if index else body)
             inner = outer
     last = wide(1280, workload)
-    for module in _conv_norm_relu6(inner, last, 1):
+    for module in layer(inner, last, 1):
         net.append(module)
     return _with_head(net, nn.Dropout(0.2), nn.Linear(last, _classes(workload)))
 
