@@ -742,6 +742,26 @@ def test_many_threads_that_call_the_same_are_as_one_that_makes_all_their_calls(w
     assert sum(kind.calls for section in sections for kind in section.kinds) == 42
 
 
+def test_calls_without_a_row_are_like_those_of_their_own_thread(monkeypatch):
+    """Of 40 threads: the first call of each is slow, four more have rows, and ten are counted."""
+    found = observed.ProcessNotes(1, roots={1: {"kind": "module", "class": "Net"}})
+    for number in range(40):
+        begins = 100 * MS * number + np.array([0, 50, 52, 54, 56]) * MS
+        ends = begins + np.array([50, 1, 1, 1, 1 + number]) * MS
+        counted = np.array([[ends[-1], ends[-1] + 20 * MS, 1, 10]])
+        rows = np.column_stack((begins, ends, np.ones(5, int)))
+        found.threads[2 + number] = observed.ThreadNotes(rows=rows, counted=counted)
+    (joined,) = program_of(found, {})
+    monkeypatch.setattr(observed, "MANY", 40)
+    alone = program_of(found, {})
+    assert (joined.threads, len(alone)) == (40, 40)
+    for name in ("calls", "timed", "wall_ns"):
+        assert getattr(joined.kinds[0], name) == sum(getattr(one.kinds[0], name) for one in alone)
+    assert joined.wall_ns == sum(one.wall_ns for one in alone)
+    weights = observed._weights(np.array([0, 1, 5, 9]), 12, [5, 7, 8, 12])
+    assert weights.tolist() == [1, 4, 2, 5]  # none is known of 8 to 12 but 9, of 7 to 8 none
+
+
 def test_the_headline_counts_all_threads_that_call(tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text("")
     kind = kind_with([], tmp_path)

@@ -215,6 +215,7 @@ def _joined(
         thread = process.threads[tid]
         begin, end = thread.span()
         by = begin_ns - begin
+        notes.begins.append(begin_ns)
         rows.append(thread.rows + np.array([by, by, 0]))
         counted.append(thread.counted + np.array([by, by, 0, 0]))
         notes.details += [detail.moved(by) for detail in thread.details]
@@ -270,11 +271,13 @@ class _Thread:
         for root in dict.fromkeys(int(r) for r in rows[:, 2]):
             which = np.flatnonzero(rows[:, 2] == root)
             numbers, total = _numbers(rows[which], self.notes.counted_of(root))
-            calls_ns = round(float(wall[which] @ _weights(numbers, total)))
+            thread = np.searchsorted(self.notes.begins, rows[which, 0], "right")
+            cuts = numbers[1:][np.diff(thread) > 0]
+            calls_ns = round(float(wall[which] @ _weights(numbers, total, cuts)))
             left_ns -= calls_ns
             if only is None or only.search(names[root]):
                 mine = np.flatnonzero(np.isin(sampled, which))
-                calls = _Calls(rows[which], wall[which], numbers, total, calls_ns)
+                calls = _Calls(rows[which], wall[which], numbers, cuts, total, calls_ns)
                 kinds.append(
                     self._kind(
                         root,
@@ -350,7 +353,7 @@ class _Thread:
         is_plain = is_kept & ~np.isin(calls.rows[:, 0], [d.begin_ns for d in details])
         used = is_plain if is_plain.sum() >= STRETCHES else is_kept
         kept, numbers = calls.durations[used], calls.numbers[used] - skipped
-        weights = _weights(numbers, calls.total - skipped)
+        weights = _weights(numbers, calls.total - skipped, calls.cuts - skipped)
         stretch = numbers * min(STRETCHES, len(kept)) // (calls.total - skipped)
         _, stretch = np.unique(stretch, return_inverse=True)  # one without a row is none
         counts = np.bincount(stretch)
@@ -501,6 +504,7 @@ class _Calls(NamedTuple):
         rows: begin, end and root of those that have a row.
         durations: of those, without calls of their own inside.
         numbers: which of all calls each of those is.
+        cuts: of those that are another thread's first, in a section of many.
         total: how many calls there are.
         wall_ns: of all of them.
     """
@@ -508,6 +512,7 @@ class _Calls(NamedTuple):
     rows: np.ndarray
     durations: np.ndarray
     numbers: np.ndarray
+    cuts: np.ndarray
     total: int
     wall_ns: int
 
@@ -519,15 +524,24 @@ def _numbers(rows: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, int]:
     return np.arange(len(rows)) + added[: len(rows)], len(rows) + int(added[-1])
 
 
-def _weights(numbers: np.ndarray, total: int) -> np.ndarray:
+def _weights(numbers: np.ndarray, total: int, cuts: Iterable[int] = ()) -> np.ndarray:
     """Return how many calls each stands for, by the numbers of those that are known.
 
     Calls between two stretches of known ones are as those of both: half of them as one's, half as
     the other's. The very first, which may compile, is like no other. Ones, where all are known.
+    From each of ``cuts`` on calls are of another thread, and are like none of the one before.
     """
-    if len(numbers) > 1 and numbers[0] == 0:
-        return np.append(1.0, _of_neighbours(numbers[1:] - 1, total - 1))
-    return _of_neighbours(numbers, total)
+    found, since, at = [], 0, 0
+    for cut in (*(cut for cut in cuts if cut <= numbers[-1]), total):
+        until = int(np.searchsorted(numbers, cut))
+        if until > at:  # else those of the next thread stand for them too
+            own, count = numbers[at:until] - since, cut - since
+            if len(own) > 1 and own[0] == 0:
+                found.append(np.append(1.0, _of_neighbours(own[1:] - 1, count - 1)))
+            else:
+                found.append(_of_neighbours(own, count))
+            since, at = cut, until
+    return np.concatenate(found)
 
 
 def _of_neighbours(numbers: np.ndarray, total: int) -> np.ndarray:
@@ -760,11 +774,13 @@ class ThreadNotes:
     Attributes:
         rows: shape (calls, 3) with begin, end and root, in the order of ends.
         counted: shape (spans, 4) with begin, end, root and number of calls that have no row.
+        begins: of many threads in one, when each begins.
     """
 
     rows: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64))
     counted: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64))
     details: list[Detail] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
 
     def span(self) -> tuple[int, int]:
         """Return when its first call begins and its last one ends."""
