@@ -48,24 +48,23 @@ def block_medians(blocks: Sequence[Sequence[int]]) -> tuple[list[float], list[fl
     """
     import numpy as np  # 0.1 s of import, needed only where a store is read
 
-    arrays = [b for b in blocks if isinstance(b, array)]
-    if len(arrays) < len(blocks) or {b.typecode for b in arrays} != {"I"}:
-        arrays = [array("q", block) for block in blocks]
-    alike: dict[int, list[int]] = defaultdict(list)
-    for number, calls in enumerate(map(len, arrays)):
-        alike[calls].append(number)
-    medians, sums = [0.0] * len(arrays), [0.0] * len(arrays)
-    for calls, numbers in alike.items():
-        flat = np.frombuffer(b"".join([arrays[i] for i in numbers]), arrays[0].typecode)
-        rows = np.sort(flat.reshape(-1, calls), axis=1)
-        middle: list[float] = rows[:, calls // 2].tolist()
+    code = "I" if {getattr(b, "typecode", "") for b in blocks} == {"I"} else "q"
+    if code == "q":
+        blocks = [array(code, block) for block in blocks]
+    calls_of = np.fromiter(map(len, blocks), np.int64, len(blocks))
+    order = np.argsort(calls_of, kind="stable")
+    medians, sums = np.empty(len(blocks), object), np.empty(len(blocks))
+    for numbers in np.split(order, np.flatnonzero(np.diff(calls_of[order])) + 1) if blocks else ():
+        calls = int(calls_of[numbers[0]])
+        flat = bytearray().join([blocks[i] for i in numbers.tolist()])  # type: ignore[misc] # arrays are buffers
+        rows = np.frombuffer(flat, code).reshape(-1, calls)
+        rows.sort(axis=1)
+        medians[numbers] = rows[:, calls // 2]  # integers of Python, as single medians are
         if calls % 2 == 0:
-            before = rows[:, calls // 2 - 1].tolist()
-            middle = [(a + b) / 2 for a, b in zip(before, middle, strict=True)]
-        totals = rows.sum(axis=1, dtype=np.float64).tolist()
-        for number, ns, total in zip(numbers, middle, totals, strict=True):
-            medians[number], sums[number] = ns, total
-    return medians, sums
+            pairs = zip(rows[:, calls // 2 - 1].tolist(), medians[numbers].tolist(), strict=True)
+            medians[numbers] = [(a + b) / 2 for a, b in pairs]
+        sums[numbers] = rows.sum(axis=1, dtype=np.float64)
+    return medians.tolist(), sums.tolist()
 
 
 def stdev(values: Sequence[float]) -> float:
