@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from fake_workers import AtOnce, FakeHost
+from fake_workers import AtOnce, FakeHost, FakeWorker
 
 from frameworktax import store
 from frameworktax.errors import NothingMeasuredError, WorkerError
@@ -281,6 +281,19 @@ def test_a_session_that_is_interrupted_does_not_say_that_it_was_whole(ran):
         ran.run()
     assert ran.of(Block)
     assert not ran.of(Effort)
+
+
+def test_processes_end_side_by_side(ran, monkeypatch):
+    both = threading.Barrier(2, timeout=600)
+
+    def kill(worker):
+        if worker.label != "set-up":
+            both.wait()
+
+    monkeypatch.setattr(FakeWorker, "kill", kill)
+    ran.at_once = False
+    ran.run(("eager",), (1,), processes=1)
+    assert {worker.runtime for worker in ran.host.workers} == {"set-up", "eager", "null"}
 
 
 def test_the_effort_counts_calls_that_were_timed_or_sampled(ran):

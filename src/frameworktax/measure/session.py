@@ -428,8 +428,9 @@ class MeasuringSession:
                 self._stopping = True
             self._recorder.close()
             self._setup.end()
-            for worker in self._spawned:  # threads that wait for an answer are woken
-                worker.kill()
+            ending = ThreadPoolExecutor(THREADS)  # those that wait for an answer are woken
+            self._await([ending.submit(worker.kill) for worker in self._spawned])
+            ending.shutdown()
             if not self._keeps_templates:
                 self._templates.close()
             orphans.end(self._scratch)

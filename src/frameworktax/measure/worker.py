@@ -27,9 +27,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from frameworktax import runtimes
+import numpy as np
+
+from frameworktax import models, runtimes
+from frameworktax.attribution import attribute_cpu
 from frameworktax.errors import FrameworktaxError, UsageError, is_out_of_memory, one_line
 from frameworktax.measure import protocol, timing
+from frameworktax.models.finalize import check_device
 from frameworktax.records import Attribution, Block, By, Places, Workload
 from frameworktax.runtimes.base import Target
 
@@ -135,7 +139,7 @@ class Server:
         if engine.needs_model:
             model = _build(workload, target.device, live)
         elif target.is_cuda:
-            _check_device(target.device)
+            check_device(target.device)
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._real = model.real if model else None
         self._loaded = engine.load(model, target, Path(folder))
@@ -167,8 +171,6 @@ class Server:
 
     def output(self, *, batch: int, path: str) -> None:
         """Write the outputs of a call to a file, with what ``parity.compare_files`` asks for."""
-        import numpy as np
-
         loaded = self._ready()
         twice = []
         for _ in range(2):
@@ -206,8 +208,6 @@ class Server:
 
     def sample(self, *, batch: int, duration_ns: int) -> Attribution:
         """Sample the program counter of this thread; session and point are left empty."""
-        from frameworktax.attribution import attribute_cpu
-
         loaded = self._ready()
         found = attribute_cpu(
             self._calls[batch],
@@ -286,8 +286,6 @@ class Server:
         ``number`` 0 is the model's own input; others are drawn from it as seed. The model is built
         once.
         """
-        import numpy as np
-
         from frameworktax.models.base import draw
         from frameworktax.runtimes.deployment import describe
         from frameworktax.runtimes.eager import Eager
@@ -310,8 +308,6 @@ class Server:
 
     def serve(self, *, folder: str, inputs: str, outputs: str, on_torch: bool) -> None:
         """Have the deployment in a folder make outputs of drawn inputs, as its user calls it."""
-        import numpy as np
-
         from frameworktax.runtimes import serving
         from frameworktax.runtimes.torch_common import to_arrays
 
@@ -328,16 +324,8 @@ class Server:
         return self._loaded
 
 
-def _check_device(device: str) -> None:
-    from frameworktax.models.finalize import check_device
-
-    check_device(device)
-
-
 def _build(workload: Workload, device: str, live: str | None) -> Model:
-    from frameworktax import models
-
-    _check_device(device)
+    check_device(device)
     if live is not None:
         from frameworktax.models.user import build_live
 
@@ -346,8 +334,6 @@ def _build(workload: Workload, device: str, live: str | None) -> Model:
 
 
 def _make_calibrator() -> Callable[[], Any]:
-    import numpy as np
-
     a = np.ones((CALIBRATOR_SIZE, CALIBRATOR_SIZE), np.float32)
 
     def calibrate() -> int:

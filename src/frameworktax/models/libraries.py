@@ -17,7 +17,8 @@ from frameworktax.models.torchvision_operators import declare
 MODULES: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch",),
     "torchvision": ("torchvision.models",),
-    "transformers": ("transformers.modeling_utils",),  # all but the files of one architecture
+    # all but the files of one architecture; older ones have no layers
+    "transformers": ("transformers.modeling_utils", "transformers.modeling_layers"),
     "timm": ("timm",),
     "inductor": ("torch._dynamo", "torch._inductor.compile_fx"),
     "exporter": ("torch._dynamo", "torch.onnx", "onnxscript"),
