@@ -46,8 +46,8 @@ ROOM = "FRAMEWORKTAX_ROOM"
 """A variable as long as any path: what is forked has its ``TMPDIR`` there, for ``/proc``."""
 MESSAGE_BYTES = 65_536
 SELDOM = 50_000
-"""Objects after which an import collects garbage; with Python's own 700 it takes an eighth longer.
-Where nothing is collected, what is forked has 3 % more memory."""
+"""Objects after which an import collects garbage; with Python's own 700 it takes a tenth longer.
+Where nothing is collected, what is forked has 2 to 3 % more memory."""
 GRACE_S = 5.0
 """How long a template may take to end what it has forked."""
 
