@@ -64,7 +64,7 @@ def send(
         sizes: batch sizes of texts to draw from.
 
     Raises:
-        RuntimeError: the server answered with an error.
+        RuntimeError: the server answered with an error, or not at all.
     """
     numbers, latencies, failures = count(), [], []
     started = time.perf_counter()
@@ -79,9 +79,13 @@ def send(
             is_text = what == "texts"
             body = texts(number, sizes) if is_text else ones(what)
             begin = time.perf_counter()
-            connection.request("POST", "/encode" if is_text else "/predict", body)
-            answer = connection.getresponse()
-            answer.read()
+            try:
+                connection.request("POST", "/encode" if is_text else "/predict", body)
+                answer = connection.getresponse()
+                answer.read()
+            except OSError as error:
+                failures.append(f"no answer to request {number} ({error}): does the server run?")
+                break
             latencies.append(time.perf_counter() - begin)
             if answer.status != 200:
                 failures.append(f"the server answered {answer.status} to request {number}")

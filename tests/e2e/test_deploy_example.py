@@ -52,3 +52,9 @@ def test_the_server_answers_and_its_load_is_measured(tmp_path, monkeypatch):
     throughput, p50, p99 = map(float, re.findall(r"\d+\.\d+", ran.stdout))
     assert throughput > 0
     assert 0 < p50 <= p99
+
+
+def test_a_server_that_does_not_answer_is_named():
+    load = runpy.run_path(str(LOAD))
+    with pytest.raises(RuntimeError, match="no answer to request 0"):
+        load["send"]("http://127.0.0.1:1", "vision", requests=1)

@@ -108,6 +108,8 @@ def test_ties_go_to_what_needs_fewer_packages_and_then_to_the_smaller_artifact()
         measured("torchscript-frozen", 20.05, noise=0.005, size=1),
     ]
     assert won(race.decide(raced(*tied))) == {1: "torchscript-frozen"}
+    apart = [measured("openvino", 20, size=5), measured("torchscript", 20.1, size=2)]
+    assert won(race.decide(raced(*apart))) == {1: "openvino"}  # 0.5 %, and proven
     # where another shape needs openvino anyway, it is the simpler one
     elsewhere = measured("openvino", 20, workload=W4)
     assert won(race.decide(raced(*tied, elsewhere))) == {1: "openvino", 4: "openvino"}
@@ -183,7 +185,8 @@ def test_what_the_final_proves_slower_is_out_and_comes_back_where_all_others_fai
 
 @pytest.mark.parametrize(
     ("other_ns", "noise", "wanted"),
-    [(20.2, 0.05, ["openvino", "torchscript"]), (20.2, 0.001, []), (40, 0.05, [])],
+    [(20.2, 0.05, ["openvino", "torchscript"]), (20.2, 0.001, []), (20.02, 0.005, []),
+     (40, 0.05, [])],
 )  # fmt: skip
 def test_a_run_off_is_where_another_may_be_faster_by_more_than_a_tie(other_ns, noise, wanted):
     near = [measured("openvino", 20, noise=noise), measured("torchscript", other_ns, noise=noise)]
@@ -197,17 +200,27 @@ def test_a_run_off_counts_where_it_got_to_more_processes():
         one = measured(name, ns, **fields)
         return replace(one, ratio_to_eager=replace(one.ratio_to_eager, n=processes))
 
-    names = ["openvino", "onnxruntime", "torchscript", "aot-inductor"]
+    names = ["openvino", "onnxruntime", "torchscript", "aot-inductor", "torchscript-frozen"]
     older = raced(*(over(name, 20, 3) for name in names))
     newer = raced(
         over("openvino", 10, 6),
         over("onnxruntime", 10, 2),
+        over("torchscript-frozen", 10, 3),
         over("torchscript", 10, 6, status="crashed", reason="SIGSEGV"),
         pairs=[(W1, name) for name in names],
     )
     found = {one.runtime: one for one in race.renewed(older, newer)}
-    assert [found[name].gain and found[name].gain.value for name in names] == [10, 5, None, 5]
+    assert [found[name].gain and found[name].gain.value for name in names] == [10, 5, None, 5, 5]
     assert "SIGSEGV" in found["torchscript"].reason
+
+
+def test_a_gain_as_delivered_counts_where_intervals_do_not_meet():
+    found = raced(measured("openvino", 20, noise=0.1))
+    for took_ns, gain in ((25, 5), (40, 2.5), (10, 5)):
+        (left,) = race.as_delivered(found, raced(measured("openvino", took_ns, noise=0.1)))
+        assert left.gain.value == gain
+    found = race.after_final(raced(measured("openvino", 20), measured("onnxruntime", 30)))
+    assert race.as_delivered(found, raced(measured("openvino", 20))) == found  # reserves stay out
 
 
 def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_them(
@@ -259,6 +272,12 @@ def test_losers_leave_after_the_heats_and_come_back_where_all_others_fail():
     failed = race.after_proof(found, {(W1, name): "lied" for name in left})
     assert [one.runtime for one in failed if one.is_in] == ["torchscript"]
     assert not any(one.is_reserve for one in failed if one.gain.value < 1)
+
+
+def test_the_heats_are_coarse_and_leave_in_what_may_be_as_good():
+    wide = [measured("openvino", 30, noise=0.2), measured("onnxruntime", 40, noise=0.2)]
+    maybe = measured("openvino", 104, noise=0.05, workload=W4)  # slower than eager or faster
+    assert all(one.is_in for one in race.after_heats(raced(*wide, maybe)))
 
 
 def test_no_more_than_the_best_few_are_measured_finely():

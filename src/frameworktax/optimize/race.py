@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -102,17 +103,10 @@ def candidate(
 
 def after_heats(found: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
     """Return the candidates of the heats; those that are too slow for the final are out."""
-    return [
-        one
-        for group in by_shape(found).values()
-        for one in _after_heat(sorted(group, key=lambda one: _cost(one, aim)), aim)
-    ]
-
-
-def _after_heat(group: list[Candidate], aim: str) -> list[Candidate]:
-    ahead: list[Candidate] = []  # the places in the final are theirs: no failed one takes any
     judged = []
-    for one in group:
+    ahead_at: dict[Workload, list[Candidate]] = defaultdict(list)  # theirs are places in the final
+    for one in sorted(found, key=lambda one: _cost(one, aim)):
+        ahead = ahead_at[one.workload]
         gain, best = one.gain, ahead[0].gain if ahead else one.gain
         if gain is None or best is None:
             judged.append(one)
@@ -273,9 +267,7 @@ def _judged(
         return replace(one, won=True)
     if one in tied:
         return one.out(f"as good as {winner.runtime}, which is simpler (not separable)")
-    ratio = None
-    if aim == "latency" and one.measured is not None and winner.measured is not None:
-        ratio = paired_ratio(one.measured, winner.measured)
+    ratio = _over([winner, one]).get(one.runtime) if aim == "latency" else None
     if ratio is None:
         return one.out(f"{_shown(one, aim)}, {winner.runtime} {_shown(winner, aim)}")
     return one.out(f"takes {gain_text(ratio)} as long as {winner.runtime}")
