@@ -176,6 +176,16 @@ def test_a_call_that_it_was_not_made_for_is_refused(deploy, args, kwargs, said):
         assert said in str(error.value)
 
 
+def test_torch_tensors_and_arrays_are_not_mixed():
+    import torch
+
+    inputs = Interface(parameters=[], inputs=["kwargs.a", "kwargs.b"], dtypes=["float32"] * 2,
+                       output={"tensor": "float32"})  # fmt: skip
+    array = np.ones(2, np.float32)
+    with pytest.raises(DeploymentError, match="mixed"):
+        serving.StandIn(inputs, "cpu", {})(a=array, b=torch.from_numpy(array))
+
+
 def test_the_module_runs_what_has_no_artifact(deploy):
     import torch
 

@@ -24,6 +24,7 @@ from frameworktax.records import (
     Measurement,
     Note,
     Outcome,
+    OwnTax,
     Parity,
     Run,
     Session,
@@ -241,7 +242,9 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
             return ()
 
         def confirm(self, proof):
-            self.measured += raced(measured("x", self.took_ns[self.made[-1]]), pairs=[(W1, "x")])
+            self.measured += raced(
+                measured("deployed", self.took_ns[self.made[-1]]), pairs=[(W1, "deployed")]
+            )
             self.measured[-1] = replace(self.measured[-1], runtime=self.made[-1])
 
         def finish(self, proof):
@@ -260,6 +263,45 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
         assert delivered == wanted
         assert won(made.candidates) == {1: wanted[-1]}
     assert [one.gain.value for one in made.candidates if one.won] == [2.5]
+    # the last attempt is of the best that was delivered
+    names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen", "aot-inductor"]
+    Slower.took_ns = dict(zip(names, (60, 55, 70, 80, 90), strict=True))
+    found = race.after_final(raced(*(measured(n, 20 + 5 * i) for i, n in enumerate(names))))
+    delivered = []
+    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    assert delivered == [*names[:3], "onnxruntime"]
+
+
+def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
+    stages, took_s = [], []
+
+    def raced_in(asked, pairs, budget_s, reporter, *, processes=3, until=None):
+        stages.append((len(pairs), round(budget_s, 3), processes))
+        tax = OwnTax(
+            share=0.5, wall_ns=1, setup_ns=1, calls_ns=1, measuring_ns=int(took_s[-1] * 1e9)
+        )
+        return Run(
+            measurements=tuple(measured(n, 20, noise=0.1, workload=w) for w, n in pairs),
+            own_tax=tax,
+        )
+
+    monkeypatch.setattr(run, "_race", raced_in)
+    monkeypatch.setattr(run, "_starts", lambda *_: {})
+    monkeypatch.setattr(run, "_deliver", lambda *_: None)
+    monkeypatch.setattr(run, "refuse_unavailable", list)
+    names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen"]
+    monkeypatch.setattr(run, "deliverable", lambda *_: (names, []))
+    mine = asked(tmp_path, time_budget=100.0, workloads=(W1,))
+    mine.store = tmp_path / "store"
+    for each_s in (5.0, 40.0, 100.0):
+        took_s.append(each_s)
+        run.optimize_model(mine)
+    finalists = len(race.with_tunings([(W1, name) for name in names[:3]], Target()))
+    assert stages == [
+        (4, 25, 1), (finalists, 0.6 * 65, 3), (finalists, 60, 6),
+        (4, 25, 1), (finalists, 0.6 * 30, 3),  # no time is left for a run-off
+        (4, 25, 1), (finalists, 0.6 * 25, 3),  # the final has as much as the heats were to have
+    ]  # fmt: skip
 
 
 def test_losers_leave_after_the_heats_and_come_back_where_all_others_fail():
@@ -567,6 +609,41 @@ def test_a_shape_that_was_left_to_eager_is_not_served_between_two_others(tmp_pat
     winners = [race.Candidate(workload=replace(W1, batch=b), runtime="openvino") for b in (1, 4)]
     found = Delivery(mine, tmp_path, Asks())._between(winners)
     assert [shape.batch for shape in found] == [3]
+
+
+def test_what_was_exported_for_other_batch_sizes_is_exported_anew(tmp_path):
+    made = Artifact(folder=tmp_path / "model/openvino/artifact", names=["x"], dtypes=["float32"],
+                    batch_dims=[0], files={1: "m", 4: "m"})  # fmt: skip
+    exported = []
+
+    class Exports:
+        def export(self, w, runtime, batches, to):
+            exported.append(batches)
+            (to / "artifact").mkdir(parents=True)
+
+    one = [race.Candidate(workload=replace(W1, batch=b), runtime="openvino") for b in (1, 4)]
+    for winners, wanted in ((one, []), (one[:1], [[1]])):
+        made.folder.mkdir(parents=True, exist_ok=True)
+        made.write()
+        assert list(Delivery(asked(tmp_path), tmp_path, Exports())._export(winners)) == []
+        assert exported == wanted
+
+
+def test_a_shape_between_that_is_not_proven_is_not_served(tmp_path):
+    workloads = tuple(replace(W1, batch=s.batch, length=s.length) for s in text_shapes())
+    mine = asked(tmp_path, workloads=workloads)
+    mine.output.mkdir()
+    made = described(mine, mine.output, Sizes((16, 3)), batches=(1, 3, 4))
+    made._prove()
+    left = [(s.length, s.batch) for s in made.manifest.shapes]
+    assert made.failures == {}
+    assert left == [(16, 1), (16, 4), (20, 1), (20, 3), (20, 4)]
+
+
+def test_what_was_delivered_is_judged_by_the_tolerance_of_its_precision():
+    for equal, tolerance, verdict in ((True, 1e-9, False), (False, 0.5, True), (False, 0.1, False)):
+        one = delivery._judged(measured("deployed", 50, equal=equal), tolerance)
+        assert one.parity.within_tolerance is verdict
 
 
 def test_shapes_between():

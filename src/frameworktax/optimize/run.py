@@ -26,6 +26,7 @@ from frameworktax.optimize import race
 from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged
 from frameworktax.optimize.race import Candidate
 from frameworktax.records import (
+    DEPLOYED,
     REFERENCE,
     Effort,
     LeftOut,
@@ -411,6 +412,7 @@ def _deliver(
             shown = ", ".join(f"{shape_name(one.workload)} {one.runtime}" for one in winners)
             say(f"delivering and proving: {shown}")
             delivery.make(decided)
+            slower = set()
             if not delivery.failures:
                 prover.rest()
                 measured = _measured(
@@ -422,9 +424,11 @@ def _deliver(
                 )
                 proof = delivery.confirm(measured)
                 found = race.as_delivered(found, delivery.measured)
-                best = [one.runtime for one in race.decide(found, asked.aim) if one.won]
-                is_best = best == [one.runtime for one in winners] or attempt == ATTEMPTS
-                if not delivery.failures and is_best:
+                best = {
+                    (one.workload, one.runtime) for one in race.decide(found, asked.aim) if one.won
+                }
+                slower = {(one.workload, one.runtime) for one in winners} - best
+                if not delivery.failures and (not slower or attempt == ATTEMPTS):
                     delivery.finish(proof)
                     return Optimized(
                         folder=asked.output,
@@ -434,12 +438,20 @@ def _deliver(
                         final=final,
                     )
             found = race.after_proof(found, delivery.failures)
-            if attempt == ATTEMPTS - 1:  # other shapes need not lose with one that fails again
-                found = _without(found, {workload for workload, _ in delivery.failures})
+            if attempt == ATTEMPTS - 1:  # the last one is of what was delivered well, or eager
+                lost = {workload for workload, _ in {*delivery.failures, *slower}}
+                found = _without(found, lost, keep=DEPLOYED)
     decided = race.decide(_without(found, {one.workload for one in found}), asked.aim)
     return Optimized(candidates=tuple(decided), undeliverable=undeliverable, final=final)
 
 
-def _without(found: Iterable[Candidate], shapes: Collection[Workload]) -> list[Candidate]:
-    """Return the candidates, those left at these shapes out."""
-    return [one.out(EXHAUSTED) if one.is_in and one.workload in shapes else one for one in found]
+def _without(
+    found: Iterable[Candidate], shapes: Collection[Workload], keep: str = ""
+) -> list[Candidate]:
+    """Return the candidates, those left at these shapes out but what was measured as ``keep``."""
+    return [
+        one.out(EXHAUSTED)
+        if one.is_in and one.workload in shapes and getattr(one.measured, "runtime", None) != keep
+        else one
+        for one in found
+    ]
