@@ -117,7 +117,7 @@ def write_text(path: Path, text: str) -> None:
     begun = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
+        with path.open("w", encoding="utf-8", errors="replace") as file:
             begun = path.is_file()  # and no pipe or device
             file.write(text)
     except OSError as error:

@@ -40,3 +40,8 @@ def test_a_text_that_cannot_be_written_whole_leaves_nothing(tmp_path):
     with pytest.raises(UsageError, match="No space left"):
         write_text(device, "text")
     assert device.exists()
+
+
+def test_what_is_no_utf_8_is_written_as_a_question_mark(tmp_path):
+    write_text(tmp_path / "page", "run f\udcff.py ü")
+    assert (tmp_path / "page").read_text(encoding="utf-8") == "run f?.py ü"

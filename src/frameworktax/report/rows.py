@@ -89,4 +89,5 @@ def write_parquet(run: Run, path: Path) -> None:
         if pyarrow.types.is_null(field.type):
             empty = table.column(at).cast(pyarrow.float64())
             table = table.set_column(at, field.name, empty)
-    pyarrow.parquet.write_table(table, path)
+    with path.open("wb") as file:  # a name may be no UTF-8
+        pyarrow.parquet.write_table(table, file)
