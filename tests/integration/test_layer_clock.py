@@ -16,8 +16,15 @@ import torch
 from attempts import in_attempts
 
 from frameworktax.attribution import call_stacks, operators, probe
-from frameworktax.attribution.layers import OUTSIDE, ModuleClock, attribute_modules, joined
+from frameworktax.attribution.layers import (
+    OUTSIDE,
+    PERIOD_NS,
+    ModuleClock,
+    attribute_modules,
+    joined,
+)
 from frameworktax.attribution.operators import attribute_operators
+from frameworktax.attribution.perf_event import PerfEventSampler
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
@@ -181,6 +188,23 @@ def test_a_function_compiled_around_modules_has_no_layers():
     around(x)
     with pytest.raises(WorkerError, match="compiled function"):
         attribute_modules(lambda: around(x), layer, duration_ns=1_000_000)
+
+
+@needs_samples
+def test_the_period_of_samples_by_layer_is_varied(monkeypatch):
+    """From the first call on; the middle of it would come once in 147,000 times."""
+    periods, vary = [], PerfEventSampler.vary
+
+    def noted(sampler):
+        vary(sampler)
+        periods.append(sampler.period_ns)
+
+    monkeypatch.setattr(PerfEventSampler, "vary", noted)
+    model, x = torch.nn.Linear(4, 4), torch.zeros(1, 4)
+    found = attribute_modules(lambda: model(x), model, duration_ns=10_000_000)
+    assert len(periods) == found["calls"]
+    assert periods[0] != PERIOD_NS
+    assert found["period_ns"] == periods[-1]
 
 
 class Spin(torch.nn.Module):

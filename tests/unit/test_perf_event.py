@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import struct
+from collections import Counter
 
 import pytest
 
@@ -16,6 +18,7 @@ from frameworktax.attribution.perf_event import (
     refusal,
 )
 from frameworktax.errors import WorkerError
+from frameworktax.testing import FakeClock
 
 
 def sample_record(address, mode):
@@ -80,6 +83,63 @@ def test_the_kernels_own_count_of_lost_samples_is_taken_as_the_difference(tmp_pa
         event._counted_lost = event.cpu_ns = 0
         assert [event.drain()[2], event.drain()[2]] == [5, 7]
         assert event.cpu_ns == 9
+
+
+def test_a_period_is_varied_from_time_to_time_and_left_at_a_random_moment(monkeypatch):
+    """A new one after 10 ms; calls begin anywhere in it, which takes as long as that."""
+    now, asked = [0], []
+
+    def clock():
+        now[0] += 1_000
+        return now[0]
+
+    def ioctl(fd, request, value):
+        assert (fd, request) == (5, 0x40082404)  # PERF_EVENT_IOC_PERIOD
+        asked.append((now[0], *struct.unpack("Q", value)))
+
+    monkeypatch.setattr(perf_event.time, "perf_counter_ns", clock)
+    monkeypatch.setattr(perf_event.fcntl, "ioctl", ioctl)
+    event = object.__new__(PerfEventSampler)
+    event._fd, event._middle_ns, event._varied_ns = 5, 500_000, -perf_event.VARIED_NS
+    waited = []
+    while len(asked) < 50:
+        before, began = len(asked), now[0]
+        event.vary()
+        if len(asked) == before:
+            assert now[0] == began + 1_000  # nothing but a look at the clock
+        else:
+            assert event.period_ns == asked[-1][1]
+            waited.append((now[0] - began) / event.period_ns)
+    apart = [late[0] - early[0] for early, late in itertools.pairwise(asked)]
+    assert min(apart) >= perf_event.VARIED_NS
+    assert max(apart) <= perf_event.VARIED_NS + 600_000
+    periods = [period for _, period in asked]
+    assert len(set(periods)) > 45
+    assert all(425_000 <= period <= 575_000 for period in periods)
+    assert max(waited) <= 1.02
+    assert min(waited) < 0.25 < 0.75 < max(waited)
+
+
+def test_what_varies_the_period_is_called_before_each_call():
+    varied = []
+
+    class Sampler:
+        name, period_ns = "scripted", 1
+        start = stop = lambda self: None
+
+        def ticks(self):
+            return [sampler.Ticks(Counter(), 0)]
+
+    clock = FakeClock()
+    sampler.sample(
+        lambda: clock.work(300),
+        Sampler(),
+        stretches=1,
+        duration_ns=1_000,
+        vary=lambda: varied.append(clock.wall_ns()),
+        clock=clock,
+    )
+    assert [time_ns - varied[0] for time_ns in varied] == [0, 300, 600, 900]
 
 
 @pytest.mark.parametrize(

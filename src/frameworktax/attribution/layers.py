@@ -36,13 +36,7 @@ import numpy as np
 
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.perf_event import PerfEventSampler
-from frameworktax.attribution.sampler import (
-    Call,
-    SampleRun,
-    drawn_period_ns,
-    refused_as_unavailable,
-    sample,
-)
+from frameworktax.attribution.sampler import Call, SampleRun, refused_as_unavailable, sample
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.errors import WorkerError
 
@@ -249,11 +243,11 @@ def attribute_modules(
             (status ``unavailable``).
     """
     with refused_as_unavailable():
-        sampler = PerfEventSampler(duration_ns // stretches, period_ns=drawn_period_ns(PERIOD_NS))
+        sampler = PerfEventSampler(duration_ns // stretches, period_ns=PERIOD_NS)
     with sampler, ModuleClock(root) as modules:
         refuse_compiled(call)
         del modules.events[:]
-        run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns)
+        run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns, vary=sampler.vary)
     return places("module", run, **_by_module(modules, sampler))
 
 
@@ -354,6 +348,7 @@ class RunClock:
         self._graphs = _compiled_graphs()
         self._modules.__enter__()
         self._sampler.resume()
+        self._sampler.vary()
         self._begin_ns = time.perf_counter_ns()
 
     def end(self) -> None:
@@ -480,7 +475,8 @@ def attribute_lines(
         with refused_as_unavailable():
             sampler = PerfEventSampler(duration_ns // stretches, signal=SIGNAL)
         with sampler:
-            run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns)
+            vary = sampler.vary
+            run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns, vary=vary)
             seen = by_line(notes.notes, [tick for part in sampler.timed() for tick in part])
     lines = tuple(
         (short_path(file) if file else "", number, function, bucket, count)

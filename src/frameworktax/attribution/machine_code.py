@@ -21,6 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -153,10 +154,7 @@ def judge(
 
 def _running(flags: Iterable[bool]) -> list[int]:
     """Return running totals, one longer than what they count."""
-    total = [0]
-    for flag in flags:
-        total.append(total[-1] + flag)
-    return total
+    return list(accumulate(flags, initial=0))
 
 
 def _into_memory(operands: str) -> bool:

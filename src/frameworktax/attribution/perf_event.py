@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 from weakref import WeakSet, finalize
 
-from frameworktax.attribution.sampler import METHOD, Ticks
+from frameworktax.attribution.sampler import METHOD, RANDOM, Ticks, drawn_period_ns
 from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
 from frameworktax.host.machine import read_int
 
@@ -38,6 +38,10 @@ PERIOD_NS = 743_000
 """Off every multiple of the kernel's own tick, so that samples do not walk in step with it. A tick
 costs up to 40 µs on a virtual machine, in kernels and outside them alike (``benchmarks/cost.py``);
 half as many samples would make the interval of a share 1.4 times as wide."""
+
+VARIED_NS = 10_000_000
+"""How long a period lasts where it is varied. One that lasts, and ticks that cost more in some code
+than in other, lock ticks and a steady call into step (METHOD, section 7)."""
 
 TOP_BYTES = 8 if platform.machine() == "x86_64" else 0
 """Of the stack with a sample of this process: on x86-64 it holds where ``memcpy`` returns to."""
@@ -54,7 +58,7 @@ ID_ALL, MMAP2, COMM_EXEC, _USE_CLOCKID, SWITCHES = 1 << 18, 1 << 23, 1 << 24, 1 
 with ``SWITCHES`` each switch of a thread is a record."""
 _FORMAT_LOST = 1 << 4  # Linux 6.0 and later; older ones refuse it
 _CLOEXEC = 8
-_ENABLE, _DISABLE = 0x2400, 0x2401
+_ENABLE, _DISABLE, _SET_PERIOD = 0x2400, 0x2401, 0x40082404
 LOST, SAMPLE, _SWITCH = 2, 9, 14
 """Kinds of records."""
 ON, OFF, PREEMPTED = 0, 1, 3
@@ -348,7 +352,8 @@ class PerfEventSampler(Ring):
         stack_bytes: int = TOP_BYTES,
         switches: bool = False,
     ) -> None:
-        self.period_ns = period_ns
+        self.period_ns = self._middle_ns = period_ns
+        self._varied_ns = 0
         self._drained: list[Drained] = []
         flags = DISABLED | (ID_ALL | SWITCHES if switches else 0)
         fd, self.kernel = kernel_first(
@@ -386,6 +391,19 @@ class PerfEventSampler(Ring):
         fcntl.ioctl(self._fd, _ENABLE, 0)
 
     start = resume
+
+    def vary(self) -> None:
+        """Take another period where it is time, and wait for a random moment of it.
+
+        To be called before each call; from the begin of one its shares would be 5 % off.
+        """
+        if (now := time.perf_counter_ns()) < self._varied_ns + VARIED_NS:
+            return
+        self.period_ns = drawn_period_ns(self._middle_ns)
+        fcntl.ioctl(self._fd, _SET_PERIOD, struct.pack("Q", self.period_ns))
+        self._varied_ns = now + RANDOM.randrange(self.period_ns)
+        while time.perf_counter_ns() < self._varied_ns:
+            pass
 
     def stop(self) -> None:
         """End a stretch and empty the ring."""

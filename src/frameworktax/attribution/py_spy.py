@@ -77,11 +77,6 @@ def parse_functions(text: str, pid: int) -> dict[int, Functions]:
     return dict(found)
 
 
-def _end_with_parent() -> None:
-    """Let the kernel end this process with its parent, however that ends."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 class FunctionRecording:
     """Which functions of Python another process and its children are in, some times a second.
 
@@ -113,7 +108,8 @@ class FunctionRecording:
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for this process, which ends it
-            preexec_fn=_end_with_parent,
+            # it ends with its parent, however that ends
+            preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
         )  # fmt: skip
 
     def stop(self) -> tuple[dict[int, Functions], str | None]:

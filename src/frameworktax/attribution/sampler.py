@@ -26,7 +26,7 @@ PERIOD_SPREAD = 0.15
 """How far from the middle a period is drawn: over 0.1 ms either way, a short call's own time."""
 
 Call = Callable[[], Any]
-_RANDOM = SystemRandom()
+RANDOM = SystemRandom()
 """Has no state that a fork would inherit, and leaves the model's alone."""
 
 
@@ -109,12 +109,13 @@ def sample(
     duration_ns: int = 2_000_000_000,
     min_calls: int = 3,
     settle: Callable[[], None] | None = None,
+    vary: Callable[[], None] | None = None,
     clock: Clock = REAL,
 ) -> SampleRun:
     """Run ``call`` over and over while it is sampled.
 
     With ``settle``, that is called after each call with sampling paused and its time left out:
-    the wait for a device is no host work.
+    the wait for a device is no host work. ``vary`` is called before each call, in the stretch.
 
     The garbage collector is off inside stretches and runs between them, as in timing. Calls
     longer than ``duration_ns / stretches`` make fewer stretches: the run ends once the duration
@@ -138,6 +139,8 @@ def sample(
             now = begin
             settled_wall = settled_cpu = 0
             while now - begin < stretch_ns:
+                if vary is not None:
+                    vary()
                 call_begin = wall()
                 call()
                 now = wall()
@@ -182,7 +185,7 @@ def usable_sampler() -> str | None:
     return METHOD if probe() is None else None
 
 
-def drawn_period_ns(period_ns: int, random: Random = _RANDOM) -> int:
+def drawn_period_ns(period_ns: int, random: Random = RANDOM) -> int:
     """Return a period near ``period_ns``, another one at each sample.
 
     A call whose own time is steady and nearly a whole part of the period is met at the same places
