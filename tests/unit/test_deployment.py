@@ -557,6 +557,6 @@ def test_constants_may_be_repeated_and_not_changed():
     bind = binder(interface)
     assert bind(("x", 2.0), {"ids": "i"}) == ["x", "i"]
     assert bind((), {"ids": "i", "x": "x"}) == ["x", "i"]
-    for args, kwargs in ((("x", 3.0), {"ids": "i"}), (("x",), {})):
+    for args, kwargs in ((("x", 3.0), {"ids": "i"}), (("x", None), {"ids": "i"}), (("x",), {})):
         with pytest.raises(DeploymentError):
             bind(args, kwargs)

@@ -230,7 +230,7 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
     class Slower:
         """Delivers; openvino takes 40 ns as delivered, whatever it took in the race."""
 
-        manifest, failures, took_ns = None, {}, {}
+        manifest, failures, took_ns, again_ns = None, {}, {}, 0
 
         def __init__(self, *_):
             self.measured, self.made = [], delivered
@@ -242,9 +242,9 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
             return ()
 
         def confirm(self, proof):
-            self.measured += raced(
-                measured("deployed", self.took_ns[self.made[-1]]), pairs=[(W1, "deployed")]
-            )
+            again_ns = self.again_ns if self.made.count(self.made[-1]) > 1 else 0
+            took = measured("deployed", again_ns or self.took_ns[self.made[-1]])
+            self.measured += raced(took, pairs=[(W1, "deployed")])
             self.measured[-1] = replace(self.measured[-1], runtime=self.made[-1])
 
         def finish(self, proof):
@@ -267,9 +267,11 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
     names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen", "aot-inductor"]
     Slower.took_ns = dict(zip(names, (60, 55, 70, 80, 90), strict=True))
     found = race.after_final(raced(*(measured(n, 20 + 5 * i) for i, n in enumerate(names))))
-    delivered = []
-    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
-    assert delivered == [*names[:3], "onnxruntime"]
+    for Slower.again_ns in (0, 75):  # whatever it takes then
+        delivered = []
+        made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+        assert delivered == [*names[:3], "onnxruntime"]
+        assert made.folder == tmp_path / "deploy"
 
 
 def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
