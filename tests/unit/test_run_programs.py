@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import os
 import struct
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 import types
 from _thread import start_new_thread
 from array import array
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -85,9 +87,12 @@ def watched(tmp_path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "now", clock)
-    monkeypatch.setattr(module.os, "register_at_fork", lambda **when: None)
-    recorder = module.Recorder(str(tmp_path), "module", "")
     torch = make_torch()
+    at_fork = partial(setattr, torch, "forked")
+    monkeypatch.setattr(
+        module.os, "register_at_fork", lambda after_in_child: at_fork(after_in_child)
+    )
+    recorder = module.Recorder(str(tmp_path), "module", "")
     module.watch_torch(recorder, torch)
     return torch, clock, lambda: observed.read_notes(tmp_path)[0]
 
@@ -117,6 +122,36 @@ def test_only_outermost_calls_are_calls_and_inner_ones_are_noted_inside(watched)
     assert list(first.notes[::2] - first.begin_ns) == [1 * MS, 4 * MS, 4 * MS, 7 * MS]
     inside = [observed._innermost(first.notes, first.begin_ns + at * MS) for at in (0, 2, 8)]
     assert inside == [0, 2, 0]
+
+
+def test_a_child_that_is_forked_in_a_call_leaves_the_parents_notes_alone(watched):
+    torch, clock, read = watched
+    parent = os.getpid()
+    wait, go_on = os.pipe()
+
+    class Forks(torch.nn.Module):
+        def forward(self):
+            clock.pass_ms(2)
+            self.child = os.fork()
+            if not self.child:
+                os.close(go_on)
+                os.read(wait, 1)  # until the parent has noted its call
+                torch.forked()
+                clock.pass_ms(5)
+
+    timed(torch, clock, 1)()
+    net = Forks()
+    try:
+        net()
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    os.close(go_on)
+    os.close(wait)
+    assert os.waitpid(net.child, 0)[1] == 0
+    (thread,) = read().threads.values()
+    assert [(row[1] - row[0]) / MS for row in thread.rows] == [1, 2]
+    assert [(one.end_ns - one.begin_ns) / MS for one in thread.details] == [1, 2]
 
 
 def test_calls_that_raise_and_backward_and_steps_are_kept(watched):

@@ -306,7 +306,7 @@ class Thread:
     """
 
     def __init__(self, recorder: Recorder, tid: int) -> None:
-        self.recorder, self.tid = recorder, tid
+        self.recorder, self.tid, self.pid = recorder, tid, recorder.pid
         self.state: tuple[dict[int, int], list[int]] | bool | None = None
         self.calls: dict[Any, Calls] = {}
         self.rows = self.details = self.counts = memoryview(b"")
@@ -365,7 +365,9 @@ class Thread:
             os.close(self.schedstat)
 
     def note(self, begin: int, end: int, calls: Calls) -> None:
-        """Keep a call."""
+        """Keep a call; in a child that was forked in it, it is the parent's to keep."""
+        if self.pid != self.recorder.pid:
+            return
         if calls.at and not calls.left:  # those before it that were counted
             calls.room[calls.at + LEFT + 1] = begin
             calls.at = 0
@@ -464,7 +466,8 @@ class Thread:
             queued = end - begin - cpu  # others had the processor: see ``clock.others_ns``
         self.enter(before)
         calls.root.cost = BASE_NS + MODULE_NS * len(notes) // 4
-        self.note_detail((calls.root.index, begin, end, cpu, queued), notes)
+        if self.pid == self.recorder.pid:
+            self.note_detail((calls.root.index, begin, end, cpu, queued), notes)
         self.note(begin, end, calls)
 
 
