@@ -83,3 +83,10 @@ def test_a_fake_runtime_is_timed_exactly():
     assert block.latency_ns == (3_004, 3_005, 3_006, 3_007)
     (array,) = loaded.outputs(call())
     assert np.array_equal(array, np.ones((3, 2)))
+
+
+def test_a_sleep_of_less_than_a_nanosecond_moves_the_clock():
+    clock = FakeClock()
+    for seconds, now_ns in ((1e-12, 1), (0.5, 500_000_001), (0, 500_000_001)):
+        clock.sleep(seconds)
+        assert clock.now_ns == now_ns
