@@ -300,9 +300,9 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
         run.optimize_model(mine)
     finalists = len(race.with_tunings([(W1, name) for name in names[:3]], Target()))
     assert stages == [
-        (4, 25, 1), (finalists, 0.6 * 65, 3), (finalists, 60, 6),
-        (4, 25, 1), (finalists, 0.6 * 30, 3),  # no time is left for a run-off
-        (4, 25, 1), (finalists, 0.6 * 25, 3),  # the final has as much as the heats were to have
+        (4, 25, 1), (finalists, 65, 3), (finalists, 60, 6),
+        (4, 25, 1), (finalists, 30, 3),  # no time is left for a run-off
+        (4, 25, 1), (finalists, 25, 3),  # the final has as much as the heats were to have
     ]  # fmt: skip
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from frameworktax.runtimes.serving import Deployment
 
 BUDGET_S = 300.0
-SHARES = (0.25, 0.6, 0.3)
+SHARES = (0.25, 1.0, 0.3)
 """Of the time for measuring: the heats; the final, of what is left until the proof of the gain; and
 that proof. What the final leaves is the run-off's."""
 MORE = 2
