@@ -22,17 +22,16 @@ WHAT = {
 
 def pages() -> dict[str, str]:
     """Return the page and the schemas under their names."""
-    from frameworktax.cli.lists import DOCUMENTS, describe
+    from frameworktax.cli.lists import documents
 
     found, parts = {}, []
-    for name in DOCUMENTS:
-        described = describe(name)
+    for name, described in documents().items():
         found[f"reference/{name}.schema.json"] = json.dumps(described, indent=1) + "\n"
         parts.append(f"## {name}\n\n{WHAT[name]}\n\n{fields(described)}")
         for part, below in described.get("$defs", {}).items():
             if below.get("properties"):
                 parts.append(f"### {part} in {name}\n\n{fields(below)}")
-    links = ", ".join(f"[{name}]({name}.schema.json)" for name in DOCUMENTS)
+    links = ", ".join(f"[{name}]({name}.schema.json)" for name in WHAT)
     text = "\n\n".join([HEAD.format(files=links), *parts]) + "\n"
     return {"reference/documents.md": text, **found}
 

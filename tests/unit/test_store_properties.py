@@ -118,7 +118,7 @@ def complete(written: list, text: bytes) -> list:
     return [
         record
         for record, piece in zip(written, pieces, strict=False)
-        if piece == json.dumps(to_json(record), separators=(",", ":")).encode()
+        if piece == json.dumps(to_json(record), separators=(",", ":"), ensure_ascii=False).encode()
     ]
 
 

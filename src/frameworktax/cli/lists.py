@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -168,11 +168,17 @@ def schema(
 
       frameworktax schema comparison
     """
+    known = documents()
+    check_known("document", document, known)
+    print(json.dumps(known[document], indent=1))
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of each document that ``--json`` writes, by name."""
     from frameworktax.analysis.compare.comparison import Comparison
     from frameworktax.programs.document import Program
     from frameworktax.records import Run
     from frameworktax.report import json_document
 
     known = {"run": Run, "comparison": Comparison, "program": Program}
-    check_known("document", document, known)
-    print(json.dumps(json_document.schema(known[document]), indent=1))
+    return {name: json_document.schema(document) for name, document in known.items()}
