@@ -23,7 +23,7 @@ Then, on four models, beside torch.profiler: which share of a call each says a l
 and how much more processor time a call takes under each. Last, sessions with and without layers, in
 turn: what latency they give, and how long they take.
 
-    python benchmarks/layers.py             eight rounds, 7 minutes
+    python benchmarks/layers.py             eight rounds, 12 minutes
     python benchmarks/layers.py --quick     two rounds, proves nothing
 """
 
@@ -328,20 +328,31 @@ def _shares(own: Counter[str]) -> dict[str, float]:
 # --- sessions with and without layers -------------------------------------------------------------
 
 
-def sessions(pairs: int) -> Row:
-    """Return latency and wall time of sessions with layers, as they come unasked, over without."""
-    latency, wall = [], []
+def sessions(long_pairs: int, short_pairs: int) -> Row:
+    """Return wall time and latency of sessions with layers over without.
+
+    Wall time is of sessions as they come unasked. Sessions of one code differ by 15 % in latency on
+    a virtual machine, so that many short ones say more of it than few long ones.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        for pair in range(pairs):
-            runs = {}
-            for by in ("auto", "none") if pair % 2 else ("none", "auto"):
-                arguments = ["bert-tiny", "--runtimes", "eager", "--length", "32", "--by", by]
-                runs[by] = measure(arguments, Path(folder) / f"{pair}-{by}", 300)
-            latency.append(_latency(runs["auto"]) / _latency(runs["none"]))
-            wall.append(runs["auto"].wall_s / runs["none"].wall_s)
-            if not _point(runs["auto"])["layers"] or _point(runs["none"])["layers"]:
-                raise BenchmarkError("layers were not where they were asked for")
-    return {"latency": latency, "wall": wall}
+        long = [_pair(Path(folder) / f"long-{n}", n, "auto") for n in range(long_pairs)]
+        short = [
+            _pair(Path(folder) / f"short-{n}", n, "module", "--time-budget", "3")
+            for n in range(short_pairs)
+        ]
+    return {"wall": [wall for wall, _ in long], "latency": [latency for _, latency in short]}
+
+
+def _pair(folder: Path, number: int, with_layers: str, *more: str) -> tuple[float, float]:
+    """Return wall time and latency of a session with layers over those of one without."""
+    runs = {}
+    for by in (with_layers, "none") if number % 2 else ("none", with_layers):
+        arguments = ["bert-tiny", "--runtimes", "eager", "--length", "32", "--by", by, *more]
+        runs[by] = measure(arguments, folder / by, 300)
+    there, without = runs[with_layers], runs["none"]
+    if not _point(there)["layers"] or _point(without)["layers"]:
+        raise BenchmarkError("layers were not where they were asked for")
+    return there.wall_s / without.wall_s, _latency(there) / _latency(without)
 
 
 def _point(run: SessionRun) -> Row:
@@ -355,8 +366,9 @@ def _latency(run: SessionRun) -> float:
 def main() -> int:
     chosen = options(__doc__ or "").parse_args()
     torch.set_num_threads(1)
-    rounds, pairs = (2, 2) if chosen.quick else (8, 6)
-    bench = Bench("layers", chosen, [rounds * 11, *[20] * len(BESIDE), pairs * 40])
+    rounds, *pairs = (2, 2, 2) if chosen.quick else (8, 3, 21)
+    planned_s = pairs[0] * 55 + pairs[1] * 18
+    bench = Bench("layers", chosen, [rounds * 11, *[20] * len(BESIDE), planned_s])
     found = bench.part(
         "layers", f"spins in one of six layers, {rounds} rounds", lambda: known_answers(rounds)
     )
@@ -367,7 +379,7 @@ def main() -> int:
         row = bench.part(workload.model, title, lambda w=workload: beside(w, 2 * rounds))
         if row is not None:
             tell_beside(bench, row)
-    row = bench.part("sessions", "sessions with and without layers", lambda: sessions(pairs))
+    row = bench.part("sessions", "sessions with and without layers", lambda: sessions(*pairs))
     if row is not None:
         tell_sessions(bench, row)
     return bench.finish()
