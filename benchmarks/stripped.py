@@ -15,7 +15,7 @@ grow by what a product takes in a graph of products alone, within 10 %.
 Whether the tax of the products is true is asked without samples where the kernels are known: C code
 calls the same products of MKL on the same sizes into memory that is there, in turn with the call,
 and the processor time of the call beyond that is its tax. That tax depends on the host, since
-dispatch is slow after products have evicted it from the caches: 9 to 16 % in eager.
+dispatch is slow after products have evicted it from the caches.
 """
 
 from __future__ import annotations
