@@ -20,6 +20,7 @@ from attempts import attempted, in_attempts
 
 from frameworktax.attribution import attribute_cpu, machine_code, perf_event, probe
 from frameworktax.attribution.buckets import classify
+from frameworktax.attribution.every_thread import EveryThreadSampler
 from frameworktax.attribution.perf_event import PerfEventSampler
 from frameworktax.attribution.sampler import sample
 
@@ -351,6 +352,42 @@ def test_ticks_follow_the_cpu_time_of_the_thread(products):
     ]  # fmt: skip
     # A hypervisor that takes the processor moves one clock and not the other, for a while.
     assert sorted(ratios)[1] == pytest.approx(1, rel=0.03, abs=0.02)
+
+
+def handing_over(second, loops):
+    """Return a call of two threads that are in Python in turn."""
+
+    def call():
+        python_loop(loops)
+        second.begin(partial(python_loop, loops))
+        second.wait()
+
+    return call
+
+
+@in_attempts
+def test_ticks_of_threads_that_hand_over_follow_the_time_in_which_any_ran():
+    """Setting the timers at each switch is sampled, and in that time."""
+    second = Second()
+    record = attribute_cpu(
+        handing_over(second, 5000), threads=2, stretches=10, duration_ns=1000 * MS
+    )
+    ran = record["wall_ns"] - record["off_cpu_ns"]
+    samples = sum(sum(stretch.values()) for stretch in record["samples"])
+    print(f"{samples * record['period_ns'] / ran:.3f}, {record['calls']} calls")
+    assert samples * record["period_ns"] / ran == pytest.approx(1, abs=0.03)
+
+
+def test_threads_that_hand_over_450_times_in_a_stretch_lose_no_record():
+    second = Second()
+    call = handing_over(second, 1)
+    with EveryThreadSampler(50 * MS) as sampler:
+        sampler.start()
+        for _ in range(450):
+            call()
+        sampler.stop()
+        (seen,) = sampler.ticks()
+    assert seen.lost == 0
 
 
 @in_attempts

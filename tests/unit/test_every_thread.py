@@ -41,7 +41,7 @@ def test_intervals_and_samples_are_those_of_brute_force(seed):
     threads = [drawn(rng) for _ in range(rng.randint(1, 4))]
     timelines, leaves = [], []
     for states, switches in threads:
-        on, queued = intervals(switches, 0, END, ran=ON in states)
+        on, queued = intervals(switches, 0, END, counted_ns=states.count(ON))
         ran = {m for m in range(END) if states[m] == ON}
         assert {m for begin, end in on for m in range(begin, end)} == ran
         assert covered_ns(on) == len(ran)
@@ -65,12 +65,20 @@ def test_intervals_and_samples_are_those_of_brute_force(seed):
 
 def test_time_in_the_queue_after_waking_is_divided_among_the_times_it_was_woken():
     switches = [(10, OFF), (30, ON), (40, OFF), (41, ON), (50, PREEMPTED), (54, ON)]
-    on, queued = intervals(switches, 0, 60, ran=True, queued_ns=10)
+    on, queued = intervals(switches, 0, 60, counted_ns=35, queued_ns=10)
     assert on == [(0, 10), (30, 40), (41, 50), (54, 60)]
     assert queued == [(27, 30), (40, 41), (50, 54)]  # 4 preempted, and 3 at each of two, 1 at most
-    assert intervals(switches, 20, 45, ran=True, queued_ns=None)[0] == [(30, 40), (41, 45)]
-    assert intervals([], 0, 60, ran=True) == ([(0, 60)], [])
-    assert intervals([], 0, 60, ran=False) == ([], [])
+    assert intervals(switches, 20, 45, counted_ns=14, queued_ns=None)[0] == [(30, 40), (41, 45)]
+    assert intervals([], 0, 60, counted_ns=60) == ([(0, 60)], [])
+    assert intervals([], 0, 60, counted_ns=0) == ([], [])
+
+
+def test_half_of_what_is_counted_beyond_the_records_lies_before_each_switch_to_the_thread():
+    switches = [(10, OFF), (30, ON), (40, OFF), (45, ON), (50, OFF)]
+    recorded = [(0, 10), (30, 40), (45, 50)]
+    assert intervals(switches, 0, 60, counted_ns=25)[0] == recorded
+    assert intervals(switches, 0, 60, counted_ns=25 + 12)[0] == [(0, 10), (28, 40), (43, 50)]
+    assert intervals(switches, 0, 60, counted_ns=20)[0] == recorded  # sampling was paused
 
 
 @pytest.mark.parametrize("spins", [True, False], ids=["spinning", "sleeping"])

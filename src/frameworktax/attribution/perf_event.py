@@ -69,8 +69,8 @@ MODE_MASK, MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
 _RECORD_BYTES, _STACK_SIZES = 24, 16  # header, program counter, time; around a piece of the stack
 _WORD = 8
-_MIN_PAGES = 8  # of every thread these hold 2,000 switches
-_MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
+_MIN_PAGES = 8
+MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
 _MAX_PAGES_OF_STACKS = 2_048  # on top of that, RLIMIT_MEMLOCK is 8 MiB
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIi")
 
@@ -332,7 +332,8 @@ class PerfEventSampler(Ring):
         signal: sent to the calling thread at every sample, None for none.
         registers: mask of those that come with a sample; 0 for none.
         stack_bytes: of the top of the stack that come with a sample; a multiple of 8.
-        switches: whether it is recorded when the thread gets and leaves a processor.
+        switch_pages: for records of when the thread gets and leaves a processor, of which a page
+            has room for 256; 0 for none. Once they are full nothing more is known of a stretch.
 
     Raises:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
@@ -350,12 +351,12 @@ class PerfEventSampler(Ring):
         signal: int | None = None,
         registers: int = 0,
         stack_bytes: int = TOP_BYTES,
-        switches: bool = False,
+        switch_pages: int = 0,
     ) -> None:
         self.period_ns = self._middle_ns = period_ns
         self._varied_ns = 0
         self._drained: list[Drained] = []
-        flags = DISABLED | (ID_ALL | SWITCHES if switches else 0)
+        flags = DISABLED | (ID_ALL | SWITCHES if switch_pages else 0)
         fd, self.kernel = kernel_first(
             lambda excluded: open_event(
                 period_ns,
@@ -377,9 +378,10 @@ class PerfEventSampler(Ring):
         self._has_tops = stack_bytes == _WORD and not registers
         record = _RECORD_BYTES + (stack_bytes and stack_bytes + _STACK_SIZES)
         need = 2 * (stretch_ns // period_ns + 1) * record // mmap.PAGESIZE + 1
-        most = _MAX_PAGES_OF_STACKS if registers else _MAX_PAGES
+        need = max(need, _MIN_PAGES, 1 << switch_pages.bit_length() >> 1)
+        most = _MAX_PAGES_OF_STACKS if registers else MAX_PAGES
         # The kernel takes powers of 2, and locks no more than ``most`` of them.
-        pages = min(most, max(_MIN_PAGES, 1 << (need - 1).bit_length()))
+        pages = min(most, 1 << (need - 1).bit_length())
         super().__init__(fd, pages, thread)
 
     def pause(self) -> None:
