@@ -123,8 +123,11 @@ def by_round(records: PointRecords) -> Blocks:
     """
     if device_of(records.point.platform) != "cpu" or records.point.threads > 1:
         return records.by_round
+    timed = records.timed
     return {
-        (b.process, b.round): b.cpu_ns / len(b.latency_ns) for b in records.blocks if b.cpu_ns > 0
+        turn: timed.cpu_ns.item(row) / timed.calls.item(row)
+        for turn, row in zip(records.by_round, records.blocks, strict=True)
+        if timed.cpu_ns.item(row) > 0
     }
 
 

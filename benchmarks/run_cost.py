@@ -249,7 +249,8 @@ def in_turn(
     latency = mean_interval(medians, "medians of blocks")
     if latency is None:
         raise BenchmarkError("too few blocks")
-    found = from_samples(latency, sampled, [blocks])
+    pipelined = [block.pipelined_ns / block.pipelined_calls for block in blocks]
+    found = from_samples(latency, sampled, {0: (median(medians), median(pipelined))})
     return latency, found.share if found else None
 
 

@@ -329,7 +329,7 @@ def read_store(folder: Path, where: store.Where | None = None) -> Results:
         StoreError: there is no store, or another version wrote it.
     """
     with no_collection():
-        records, notes = store.read(folder, where, compact=True)
+        records, notes = store.read_columns(folder, where)
         run = document(records)
     return Results(replace(run, notes=run.notes + tuple(notes)), folder)
 

@@ -252,7 +252,7 @@ class Block:
         if reason is None and latency is not None:
             found = [protocol.attribution(itemise(run)) for run in runs]
             if sum(sum(stretch.values()) for one in found for stretch in one.samples) >= LEAST:
-                bill = from_samples(latency, found, (), lambda: _mean(plain))
+                bill = from_samples(latency, found, {}, lambda: _mean(plain))
             reason = None if bill else "too short to be sampled; run it more often"
         if bill is None:
             return replace(known, reason=reason)

@@ -7,7 +7,7 @@ from statistics import stdev
 import pytest
 
 from frameworktax.analysis import bill, estimates
-from frameworktax.records import BILL, Attribution, Block, Estimate
+from frameworktax.records import BILL, Attribution, Estimate
 from frameworktax.stats import mean_interval, process_interval
 
 LATENCY = Estimate(value=4_000_000.0, low=3_960_000.0, high=4_040_000.0, n=3)
@@ -95,22 +95,14 @@ def test_counts_of_two_stretches_that_are_alike_by_chance_are_no_certainty(share
 
 
 def two_states(kernel, latency_ns, *, processes=3, slowed=1.02):
-    """Samples and blocks of processes: kernel samples of 1000, ns of a call."""
-    attributions, timed = [], []
+    """Samples and timed calls of processes: kernel samples of 1000, ns of a call."""
+    attributions, timed = [], {}
     for process in range(processes):
         stretch = {"kernel": kernel[process], "python": 1000 - kernel[process]}
         call_ns = latency_ns[process]
         found = cpu(stretch, stretch, wall_ns=round(250 * call_ns * slowed))
         attributions.append(replace(found, process=process, detail={"gemm": 2 * kernel[process]}))
-        timed.append(
-            [
-                Block(
-                    session="s", point="p", process=process, round=r, latency_ns=(call_ns,) * 5,
-                    pipelined_ns=5 * call_ns, pipelined_calls=5, cpu_ns=1,
-                )
-                for r in range(3)
-            ]
-        )  # fmt: skip
+        timed[process] = call_ns, call_ns
     return attributions, timed
 
 
@@ -141,7 +133,6 @@ def test_each_process_waits_for_itself():
     attributions, timed = two_states((600, 500), (2_000_000, 4_000_000), processes=2, slowed=1.0)
     wall_ns = attributions[0].wall_ns
     attributions[0] = replace(attributions[0], off_cpu_ns=wall_ns // 2, queued_ns=wall_ns // 3)
-    timed[0][0] = replace(timed[0][0], latency_ns=(9_000_000,) * 5)  # one block of three
     latency = Estimate(value=3e6, low=3e6, high=3e6, n=2)
     found = bill.from_samples(latency, attributions, timed)
     assert found.lines == pytest.approx(
@@ -159,7 +150,7 @@ def test_each_process_waits_for_itself():
 def test_where_one_process_was_not_timed_all_count_alike():
     attributions, timed = two_states((800, 400), (2_000_000, 4_000_000), processes=2)
     latency = Estimate(value=3e6, low=3e6, high=3e6, n=2)
-    found = bill.from_samples(latency, attributions, timed[:1])
+    found = bill.from_samples(latency, attributions, {0: timed[0]})
     assert found.lines["kernel"] == pytest.approx(0.6 * 3e6)
     assert found.share.value == pytest.approx(0.4)
     assert found.kernel.value + found.tax.value == pytest.approx(3e6)
@@ -185,7 +176,7 @@ def test_samples_of_one_of_several_processes_say_so():
     attributions, timed = two_states((500, 510, 490), (2_000_000,) * 3)
     found = bill.from_samples(LATENCY, attributions[:1], timed)
     assert [note.code for note in found.notes] == ["sampled-in-one-process"]
-    found = bill.from_samples(LATENCY, attributions[:1], timed[:1])
+    found = bill.from_samples(LATENCY, attributions[:1], {0: timed[0]})
     assert not found.notes
     # ± 1 % of the latency, and the error of 1,000 of 2,000 samples
     half = 2_000_000 * math.hypot(0.01, math.sqrt(0.25 / 2000) / 0.5)

@@ -1,7 +1,7 @@
 """The store: nothing lost, nothing doubled, and every damage said."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -60,26 +60,22 @@ def test_what_is_written_is_read(tmp_path):
     assert store.read(tmp_path) == (RECORDS, [])
 
 
-def test_compact_records_have_the_same_times_in_less_memory(tmp_path):
-    blocks = [
-        replace(RECORDS[2], round=number, latency_ns=times, enqueue_ns=None)
-        for number, times in enumerate([(1, 2), (3, 2**32 - 1), (2**32, 5), (2**63 - 1, 7)])
-    ]
-    with store.Writer(tmp_path, "s1") as writer:
-        for record in (*RECORDS[:2], *blocks):
-            writer.write(record)
-    plain, compact = store.read(tmp_path)[0], store.read(tmp_path, compact=True)[0]
-    assert plain[2:] == blocks
-    kept = [block.latency_ns for block in compact[2:]]
-    assert [(found.typecode, tuple(found)) for found in kept] == [
-        ("I", (1, 2)), ("I", (3, 2**32 - 1)), ("q", (2**32, 5)), ("q", (2**63 - 1, 7)),
-    ]  # fmt: skip
-    names = [f.name for f in fields(Block)]
-    restored = [Block(**{n: getattr(one, n) for n in names}) for one in compact[2:]]
-    assert compact[:2] == plain[:2]
-    assert [replace(one, latency_ns=tuple(one.latency_ns)) for one in restored] == blocks
-    assert len({id(block.point) for block in compact[2:]}) == 1
-    assert len({id(block.session) for block in compact[2:]}) == 1
+def test_columns_have_the_same_times(tmp_path):
+    times = [(1, 2), (3, 2**32 - 1), (2**32, 5, 7), (2**63 - 1, 7)]
+    for most in (2, 4):  # with times from 4.3 s on, and without
+        blocks = [
+            replace(RECORDS[2], round=number, latency_ns=ns, enqueue_ns=None)
+            for number, ns in enumerate(times[:most])
+        ]
+        with store.Writer(tmp_path / f"{most}", "s1") as writer:
+            for record in (*RECORDS[:2], *blocks):
+                writer.write(record)
+        *others, timed = store.read_columns(tmp_path / f"{most}")[0]
+        assert others == store.read(tmp_path / f"{most}")[0][:2]
+        assert [tuple(timed.samples([row])) for row in range(most)] == times[:most]
+        assert timed.latency_ns.typecode == {2: "I", 4: "q"}[most]
+        assert timed.calls.tolist() == [len(ns) for ns in times[:most]]
+        assert timed.cpu_ns.tolist() == [block.cpu_ns for block in blocks]
 
 
 def test_a_shard_begins_with_schema_and_version(tmp_path):

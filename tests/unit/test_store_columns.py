@@ -1,16 +1,23 @@
 """A large store as columns: the same numbers as a report."""
 
+import random
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 import sample_records as data
+from hypothesis import given
+from hypothesis import strategies as st
 
 from frameworktax import store
 from frameworktax.analysis import grouping as gathered
 from frameworktax.analysis.summary import summarise
 from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
-from frameworktax.store.columns import columns
+from frameworktax.stats import process_interval, ratio_interval
+from frameworktax.store.columns import Blocks
 
 AT = Point(workload=Workload(model="m"), runtime="eager")
 
@@ -48,12 +55,13 @@ def test_the_numbers_are_those_of_a_report(tmp_path):
         fill(tmp_path, name, part)
     expected, _ = gathered.gather(records)
     expected = [p for p in expected if p.measured and not p.point.workload.twin]
-    found = summarise(columns(tmp_path))
+    found = summarise(store.read_columns(tmp_path)[0])
     assert [line.point for line in found] == [p.point for p in expected]
     for line, one in zip(found, expected, strict=True):
         status, reason = gathered.status_of(one)
         assert (line.status, line.reason, line.blocks) == (status, reason, len(one.blocks))
-        assert line.calls == sum(len(b.latency_ns) for b in one.blocks)
+        own = [r for r in records if r.kind == "block" and r.point == one.point.key()]
+        assert line.calls == sum(len(block.latency_ns) for block in own)
         assert line.processes == len(one.by_process)
         latency = one.latency
         if latency is None:
@@ -73,7 +81,7 @@ def test_a_point_of_several_sessions_is_told_from_the_newest_that_timed_it(tmp_p
             session=name, started="", version="0", command=(), environment=environment
         )
         fill(tmp_path, name, [opening, subject(name), *blocks(name, medians)])
-    (line,) = summarise(columns(tmp_path))
+    (line,) = summarise(store.read_columns(tmp_path)[0])
     assert (line.session, line.sessions) == ("20261120T110000-aa", 2)
     assert (line.blocks, line.calls, line.processes) == (2, 6, 1)
     assert (line.latency_ns.value, line.latency_ns.method) == (202, "block-medians-of-one-process")
@@ -92,7 +100,7 @@ def test_one_block_has_no_interval_and_a_failure_has_a_reason(tmp_path):
             Outcome(session="s", point=late.key(), process=1, status="timeout", reason="slow"),
         ],
     )
-    timed, failed = summarise(columns(tmp_path))
+    timed, failed = summarise(store.read_columns(tmp_path)[0])
     assert (timed.status, timed.latency_ns) == ("ok", None)
     assert (failed.point, failed.status, failed.reason) == (other, "crashed", "SIGSEGV")
 
@@ -102,14 +110,14 @@ def test_a_later_crash_is_told_beside_what_was_measured(tmp_path):
     fill(tmp_path, first, [subject(first), *blocks(first, [100, 102])])
     crash = Outcome(session=second, point=AT.key(), process=0, status="crashed", reason="SIGSEGV")
     fill(tmp_path, second, [subject(second), crash])
-    (line,) = summarise(columns(tmp_path))
+    (line,) = summarise(store.read_columns(tmp_path)[0])
     assert (line.session, line.status, line.latency_ns.value) == (first, "ok", 101)
     assert line.reason == "the latest attempt ended crashed: SIGSEGV"
 
 
 def test_an_empty_store_has_no_lines(tmp_path):
     fill(tmp_path, "s", [])
-    assert summarise(columns(tmp_path)) == []
+    assert summarise(store.read_columns(tmp_path)[0]) == []
 
 
 def test_faults_are_noted_and_other_versions_refused(tmp_path):
@@ -117,12 +125,12 @@ def test_faults_are_noted_and_other_versions_refused(tmp_path):
         fill(tmp_path, name, [subject(name), *blocks(name, [1, 2])])
     torn = tmp_path / "a.jsonl"
     torn.write_bytes(torn.read_bytes()[:-5])
-    found = columns(tmp_path)
-    assert [n.code for n in found.notes] == ["torn-line"]
-    assert found.calls.tolist() == [3, 3, 3]
+    (*_, timed), notes = store.read_columns(tmp_path)
+    assert [n.code for n in notes] == ["torn-line"]
+    assert timed.calls.tolist() == [3, 3, 3]
     torn.write_text('{"schema": "frameworktax.store", "version": 99}\n')
     with pytest.raises(StoreError, match="version 99"):
-        columns(tmp_path)
+        store.read_columns(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +145,53 @@ def test_what_a_reader_refuses_is_in_no_column(tmp_path, change):
     path = tmp_path / "s.jsonl"
     path.write_text(path.read_text() + json.dumps({**to_json(good), "round": 1, **change}) + "\n")
     assert store.read(tmp_path)[0] == [good]
-    found = columns(tmp_path)
-    assert found.calls.tolist() == [3]
-    assert [n.code for n in found.notes] == ["bad-line"]
+    (*_, timed), notes = store.read_columns(tmp_path)
+    assert timed.calls.tolist() == [3]
+    assert [n.code for n in notes] == ["bad-line"]
+
+
+ROUNDS = st.dictionaries(
+    st.tuples(st.integers(0, 3), st.integers(0, 4)), st.integers(1, 2**40), max_size=12
+)
+"""Process and round → the median of a block, ns."""
+
+
+@given(st.lists(ROUNDS, min_size=1, max_size=5))
+def test_all_points_at_once_have_the_intervals_of_each_by_itself(of_points):
+    points = [replace(AT, workload=Workload(model=f"m{i}")) for i in range(len(of_points))]
+    made = [
+        replace(blocks("s", [ns], point, process)[0], round=round_)
+        for point, rounds in zip(points, of_points, strict=True)
+        for (process, round_), ns in rounds.items()
+    ]
+    random.Random(1).shuffle(made)
+    timed = Blocks([*made, *made], once=True)
+    assert len(timed.calls) == len(made)
+    numbers = {
+        number: i for i, p in enumerate(points) for number in [timed.groups.get(("s", p.key()))]
+    }
+    numbers.pop(None, None)
+    for number, i in numbers.items():
+        by_process = defaultdict(list)
+        for (process, _), ns in sorted(of_points[i].items()):
+            by_process[process].append(ns)
+        same(timed.latency[number], process_interval(list(by_process.values())))
+        assert timed.levels[number] == {p: (median(own),) * 2 for p, own in by_process.items()}
+        assert timed.times[number] == (sum(3 * ns + 9 for ns in of_points[i].values()),
+                                       sum(3 * ns for ns in of_points[i].values()))  # fmt: skip
+    pairs = [(a, b) for a in numbers for b in numbers]
+    if pairs:
+        ratios = timed.ratios(*zip(*pairs, strict=True))
+        for (a, b), ratio in zip(pairs, ratios, strict=True):
+            same(ratio, ratio_interval(of_points[numbers[a]], of_points[numbers[b]]))
+
+
+def same(found, expected):
+    assert (found is None) == (expected is None)
+    if found is not None:
+        assert (found.n, found.method) == (expected.n, expected.method)
+        width = expected.high - expected.low
+        for name in ("value", "low", "high"):
+            close = pytest.approx(getattr(expected, name), rel=1e-9, abs=1e-9 * width)
+            assert getattr(found, name) == close
+        assert (found.low == found.high) == (width == 0)

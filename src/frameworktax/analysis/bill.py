@@ -24,8 +24,8 @@ from frameworktax.analysis.estimates import (
     scaled,
     share_interval,
 )
-from frameworktax.records import BILL, Attribution, Block, Estimate, Note
-from frameworktax.stats import ONE_PROCESS, block_median, mean_interval
+from frameworktax.records import BILL, Attribution, Estimate, Note
+from frameworktax.stats import ONE_PROCESS, mean_interval
 
 K = TypeVar("K", bound=Hashable)
 _LINES = frozenset(BILL)
@@ -319,8 +319,7 @@ class SampledBill(Bill):
 
 def _sampled(
     attributions: Iterable[Attribution],
-    processes: Iterable[Sequence[Block]],
-    levels_ns: Mapping[int, float],
+    timed_ns: Mapping[int, tuple[float, float]],
 ) -> list[_Sampled]:
     """Return the samples of each process beside its own latency; those of the first sampler."""
     of_process: dict[int, list[Attribution]] = defaultdict(list)
@@ -328,11 +327,14 @@ def _sampled(
     for a in used:
         if a.method == used[0].method:  # one sampler a bill: they see different things
             of_process[a.process].append(a)
-    levels = {p: levels_ns[p] for p in of_process if p in levels_ns}
+    levels = {p: timed_ns[p][0] for p in of_process if p in timed_ns}
     mean = fmean(levels.values()) if len(levels) == len(of_process) > 0 else None
-    blocks = {timed[0].process: timed for timed in processes if timed}
     return [
-        _Sampled(found, levels[p] / mean if mean else None, _pace(found, blocks.get(p, ())))
+        _Sampled(
+            found,
+            levels[p] / mean if mean else None,
+            _pace(found, timed_ns[p][1]) if p in timed_ns else None,
+        )
         for p, found in sorted(of_process.items())
     ]
 
@@ -342,10 +344,9 @@ def _own_ns(attributions: Iterable[Attribution]) -> int:
     return sum(a.wall_ns - (a.queued_ns or 0) for a in attributions)
 
 
-def _pace(attributions: Sequence[Attribution], blocks: Sequence[Block]) -> float | None:
-    timed = [b.pipelined_ns / b.pipelined_calls for b in blocks if b.pipelined_calls]
+def _pace(attributions: Sequence[Attribution], timed_ns: float) -> float | None:
     slowed = [_own_ns([a]) / a.calls for a in attributions if a.calls]
-    return median(slowed) / median(timed) if timed and slowed else None
+    return median(slowed) / timed_ns if timed_ns == timed_ns and slowed else None
 
 
 def _around(value: float, residuals: Sequence[float], method: str) -> Estimate:
@@ -359,9 +360,8 @@ def _around(value: float, residuals: Sequence[float], method: str) -> Estimate:
 def from_samples(
     latency: Estimate,
     attributions: Iterable[Attribution],
-    processes: Sequence[Sequence[Block]] = (),
+    timed_ns: Mapping[int, tuple[float, float]] | None = None,
     mean_ns: Callable[[], float | None] = lambda: None,
-    levels_ns: Mapping[int, float] | None = None,
 ) -> Bill | None:
     """Return the bill of a CPU point from program-counter samples, or None without samples.
 
@@ -375,19 +375,14 @@ def from_samples(
     Args:
         latency: unprofiled, ns.
         attributions: of this point; those without samples are passed over.
-        processes: the blocks of each process that the latency is from.
+        timed_ns: process that the latency is from → medians of its block medians, and of a
+            pipelined call in its blocks, nan where there was none.
         mean_ns: mean call without a profiler, for the cost of sampling: of short calls the median
             has no tick.
-        levels_ns: process → median of its block medians; of ``processes`` where left out.
     """
-    if levels_ns is None:
-        levels_ns = {
-            own[0].process: block_median([block_median(b.latency_ns) for b in own])
-            for own in processes
-            if own
-        }
-    found = _sampled(attributions, processes, levels_ns)
-    return SampledBill(latency, found, len(processes), mean_ns) if found else None
+    timed_ns = timed_ns or {}
+    found = _sampled(attributions, timed_ns)
+    return SampledBill(latency, found, len(timed_ns), mean_ns) if found else None
 
 
 def _reaching(estimate: Estimate, below: float, above: float) -> Estimate:

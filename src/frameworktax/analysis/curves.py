@@ -61,9 +61,17 @@ def free_batch_interval(
     Batches ascend from 1, each with its column. (None, False) where there is no curve: fewer than
     two batches, none of them batch 1, or too few blocks for an interval.
     """
-    if len(batches) < 2 or batches[0] != 1 or not columns[0]:
+    if not columns or not columns[0]:
         return None, False
-    ratios = [ratio_to_first(column, columns[0]) for column in columns[1:]]
+    return free_batch_of(batches, [ratio_to_first(column, columns[0]) for column in columns[1:]])
+
+
+def free_batch_of(
+    batches: Sequence[float], ratios: Sequence[Estimate | None]
+) -> tuple[Estimate | None, bool]:
+    """Return ``free_batch_interval`` from the ratio of every further batch to batch 1."""
+    if len(batches) < 2 or batches[0] != 1:
+        return None, False
     known = [ratio for ratio in ratios if ratio is not None]
     if len(known) < len(ratios):
         return None, False

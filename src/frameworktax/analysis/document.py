@@ -14,9 +14,15 @@ from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
 from frameworktax.analysis import grouping as points
 from frameworktax.analysis import regime
-from frameworktax.analysis.curves import Blocks, free_batch_interval
+from frameworktax.analysis.curves import Blocks, free_batch_interval, free_batch_of
 from frameworktax.analysis.estimates import one_minus, quotient
-from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, status_of
+from frameworktax.analysis.grouping import (
+    PointRecords,
+    gather,
+    left_out_names,
+    ratios,
+    status_of,
+)
 from frameworktax.analysis.places import layers, source_lines
 from frameworktax.records import (
     EVERY_THREAD,
@@ -42,7 +48,7 @@ from frameworktax.records import (
     device_of,
     sessions_of,
 )
-from frameworktax.stats import NORMAL_95, UNTIL, block_median, ratio_interval, spread
+from frameworktax.stats import NORMAL_95, UNTIL, block_median, spread
 
 T = TypeVar("T")
 DRIFT = 0.02
@@ -79,8 +85,11 @@ def build(
     measurements = [m for _, m in measured]
     processors = {s.session: len(s.environment.affinity) or s.environment.cores for s in sessions}
     curves, advice = [], []
-    for family in families.values():
-        found = _curves(family)
+    rows_of = [_rows(family) for family in families.values()]
+    every = [row for rows in rows_of for row in rows]
+    to_first = ratios((m.records, row[0].records) for row in every for m in row[1:])
+    for family, rows in zip(families.values(), rows_of, strict=True):
+        found = [_curve(row, [next(to_first) for _ in row[1:]]) for row in rows]
         curves += found
         crowded = [m for m in family if m.threads > processors.get(m.session or "", m.threads)]
         if not crowded or device_of(crowded[0].platform) != "cpu":
@@ -217,12 +226,7 @@ class StoredMeasurement(Measurement):
     process_spread = _lazy(lambda m: spread(m.records.block_medians)[0])
     block_spread = _lazy(lambda m: spread(m.records.block_medians)[1])
     samples_ns = _lazy(lambda m: points.samples(m.records))
-    blocks_ns = _lazy(
-        lambda m: tuple(
-            (block.process, block.round, ns)
-            for block, ns in zip(m.records.blocks, m.records.medians_ns, strict=True)
-        )
-    )
+    blocks_ns = _lazy(lambda m: points.blocks(m.records))
     calibrator_ns = _lazy(lambda m: tuple(sorted(m.records.calibrator.items())))
 
     def __eq__(self, other: object) -> bool:
@@ -249,14 +253,20 @@ def _measurements(
         for family, g in zip(families, shown, strict=True)
         if g.point.runtime == REFERENCE
     }
+    beside = [
+        eagers.get((family, records.point.workload.batch))
+        if records.point.runtime not in (FLOOR, REFERENCE)
+        else None
+        for family, records in zip(families, shown, strict=True)
+    ]
+    to_eager = ratios(zip(shown, beside, strict=True))
     found = []
-    for family, records in zip(families, shown, strict=True):
+    for family, records, ratio in zip(families, shown, to_eager, strict=True):
         point = records.point
         twin = twins.get(point) if twins else None
-        eager = eagers.get((family, point.workload.batch))
         bill = _bill(records, twin)
         device = gpus.get((records.session, device_of(point.platform)))
-        m = _measurement(records, bill, twin, eager, until)
+        m = _measurement(records, bill, twin, ratio, until)
         vars(m).clear()  # slots hold what was given; here are defaults of what is computed later
         vars(m).update(records=records, bill=bill, device=device, slope=None)
         found.append((family, m))
@@ -267,7 +277,7 @@ def _measurement(
     records: PointRecords,
     bill: billing.Bill | None,
     twin: PointRecords | None,
-    eager: PointRecords | None,
+    to_eager: Estimate | None,
     until: float,
 ) -> StoredMeasurement:
     status, reason = status_of(records)
@@ -285,7 +295,6 @@ def _measurement(
             "one"
         )
         notes.append(Note("one-thread-sampled", text))
-    paired = eager is not None and eager.session == records.session
     subject, point, places = records.subject, records.point, records.places
     peaks = [o.peak_memory_bytes for o in records.outcomes if o.peak_memory_bytes is not None]
     return StoredMeasurement(
@@ -304,9 +313,7 @@ def _measurement(
         bill_method=bill.method if bill else None,
         layers=layers(latency, bill.lines, places) if bill and latency and places else (),
         lines=source_lines(latency, bill.lines, places) if bill and latency and places else (),
-        ratio_to_eager=ratio_interval(records.by_round, eager.by_round)
-        if eager is not None and paired and point.runtime not in (FLOOR, REFERENCE)
-        else None,
+        ratio_to_eager=to_eager,
         launches=bill.launches if bill else None,
         kernel_names=bill.kernel_names if bill else {},
         sm_activity=bill.sm_activity if bill else None,
@@ -344,9 +351,8 @@ def _bill(records: PointRecords, twin: PointRecords | None) -> billing.Bill | No
     sampled = billing.from_samples(
         latency,
         _whole(records),
-        records.by_process,
-        lambda: records.pipelined.value if records.pipelined else None,
         records.levels,
+        lambda: records.pipelined.value if records.pipelined else None,
     )
     warm = twin.latency if twin is not None else None
     if sampled is not None or warm is None:
@@ -385,36 +391,38 @@ def _regime(m: StoredMeasurement) -> Regime | None:
     return regime.refine(found, m.records.subject, bill.kernel, m.device)
 
 
-def _curves(family: Iterable[StoredMeasurement]) -> list[Curve]:
+def _rows(family: Iterable[StoredMeasurement]) -> list[list[StoredMeasurement]]:
+    """Return the points of each runtime that have a latency, by batch."""
     rows: dict[str, list[StoredMeasurement]] = defaultdict(list)
     for m in family:
         if m.latency_ns is not None:
             rows[m.runtime].append(m)
-    curves = []
-    for row in rows.values():
-        batches, first = [float(m.workload.batch) for m in row], row[0]
+    return list(rows.values())
+
+
+def _curve(row: Sequence[StoredMeasurement], to_first: Sequence[Estimate | None]) -> Curve:
+    """Return the curve of a row; ``to_first`` are the ratios of the others to the first point."""
+    batches, first = [float(m.workload.batch) for m in row], row[0]
+    if all(to_first):
+        free, bound = free_batch_of(batches, to_first)
+    else:
         blocks: list[Blocks] = [m.records.by_round for m in row]
         if any(m.session != first.session for m in row):  # no pairs
             blocks = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
         free, bound = free_batch_interval(batches, blocks)
-        slopes = regime.elasticities(
-            batches, [m.latency_ns.value for m in row if m.latency_ns is not None]
-        )
-        for m, slope in zip(row, slopes, strict=True):
-            vars(m)["slope"] = slope
-        curves.append(
-            Curve(
-                model=first.workload.model,
-                runtime=first.runtime,
-                platform=first.platform,
-                precision=first.workload.precision,
-                axis="batch",
-                values=tuple(batches),
-                latency_ns=tuple(m.latency_ns for m in row),
-                free_batch=free,
-                free_is_lower_bound=bound,
-                regimes=tuple(m.regime for m in row),
-                elasticity=tuple(m.slope for m in row),
-            )
-        )
-    return curves
+    slopes = regime.elasticities(batches, [m.latency_ns.value for m in row if m.latency_ns])
+    for m, slope in zip(row, slopes, strict=True):
+        vars(m)["slope"] = slope
+    return Curve(
+        model=first.workload.model,
+        runtime=first.runtime,
+        platform=first.platform,
+        precision=first.workload.precision,
+        axis="batch",
+        values=tuple(batches),
+        latency_ns=tuple(m.latency_ns for m in row),
+        free_batch=free,
+        free_is_lower_bound=bound,
+        regimes=tuple(m.regime for m in row),
+        elasticity=tuple(m.slope for m in row),
+    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, groupby, islice
-from operator import attrgetter
-from typing import Any, cast
+from itertools import accumulate, groupby, pairwise
+from typing import Any
 
 from frameworktax.records import (
     Attribution,
@@ -34,12 +32,11 @@ from frameworktax.stats import (
     MIN_PROCESSES,
     UNTIL,
     block_median,
-    block_medians,
     process_interval,
     relative_half_width,
 )
+from frameworktax.store.columns import Blocks
 
-_PROCESS, _BY_PROCESS = attrgetter("process"), attrgetter("process", "round")
 WORST_FIRST: tuple[Status, ...] = (
     "crashed",
     "out-of-memory",
@@ -58,17 +55,16 @@ class PointRecords:
 
     What a reader asks for several times is computed once and kept: a study has thousands of points.
 
-    ``blocks`` are in the order of processes and rounds; ``medians_ns`` and ``sums_ns`` are of the
-    latencies of each. ``calibrator`` holds round → the median of the session's calibrator, ns.
+    ``timed`` has the blocks of every point, ``group`` is which of them are this one's, None where
+    there are none. ``calibrator`` holds round → the median of the session's calibrator, ns.
     ``last_try`` says that a later session tried the point in vain.
     """
 
     point: Point
     session: str
     subject: Subject
-    blocks: Sequence[Block] = ()
-    medians_ns: Sequence[float] = ()
-    sums_ns: Sequence[float] = ()
+    timed: Blocks = field(default_factory=lambda: Blocks([]))
+    group: int | None = None
     attributions: tuple[Attribution, ...] = ()
     places: tuple[Places, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -83,48 +79,55 @@ class PointRecords:
         Process 0 decides whether a point can be measured; that a further one did not start in time
         is no such reason.
         """
-        return bool(self.blocks) or any(o.status != "ok" and not o.process for o in self.outcomes)
+        return self.group is not None or any(
+            o.status != "ok" and not o.process for o in self.outcomes
+        )
 
     @property
     def cut_off(self) -> bool:
         """Whether its session was ended from outside before it had enough blocks of the point."""
-        rounds = {block.round for block in self.blocks}
-        ended = bool(self.outcomes) and len(rounds) > 1
+        ended = bool(self.outcomes) and len(set(self.timed.round[self.blocks].tolist())) > 1
         return 0 < len(self.blocks) < MIN_BLOCKS and not ended
 
     @cached_property
-    def by_process(self) -> Sequence[Sequence[Block]]:
-        """The blocks of each process, in the order of their rounds."""
-        return [list(blocks) for _, blocks in groupby(self.blocks, key=_PROCESS)]
+    def blocks(self) -> range:
+        """The rows of its blocks in ``timed``, by process and round."""
+        return range(0) if self.group is None else self.timed.rows(self.group)
+
+    @cached_property
+    def by_process(self) -> Sequence[range]:
+        """The rows of each process."""
+        rows = self.blocks
+        processes = self.timed.process[rows.start : rows.stop].tolist()
+        ends = [*accumulate(len(list(own)) for _, own in groupby(processes))]
+        return [rows[begin:end] for begin, end in pairwise([0, *ends])]
 
     @cached_property
     def block_medians(self) -> Sequence[Sequence[float]]:
         """Per process its block medians of latency, ns."""
-        medians = iter(self.medians_ns)
-        return [list(islice(medians, len(blocks))) for blocks in self.by_process]
+        return [self.timed.median_ns[own.start : own.stop].tolist() for own in self.by_process]
 
     @cached_property
     def by_round(self) -> Mapping[tuple[Hashable, int], float]:
         """Process and round → block median of latency, ns, for paired ratios."""
-        return dict(zip(map(_BY_PROCESS, self.blocks), self.medians_ns, strict=True))
+        timed, own = self.timed, slice(self.blocks.start, self.blocks.stop)
+        turns = zip(timed.process[own].tolist(), timed.round[own].tolist(), strict=True)
+        return dict(zip(turns, timed.median_ns[own].tolist(), strict=True))
 
-    @cached_property
-    def levels(self) -> Mapping[int, float]:
-        """Process → the median of its block medians, ns."""
-        medians = zip(self.by_process, self.block_medians, strict=True)
-        return {blocks[0].process: block_median(own) for blocks, own in medians}
+    @property
+    def levels(self) -> Mapping[int, tuple[float, float]]:
+        """Process → medians of its blocks' latencies and of its pipelined calls, ns."""
+        return {} if self.group is None else self.timed.levels[self.group]
 
-    @cached_property
+    @property
     def latency(self) -> Estimate | None:
         """The latency of one call, ns, over processes and their blocks."""
-        return process_interval(self.block_medians)
+        return None if self.group is None else self.timed.latency[self.group]
 
     @cached_property
     def pipelined(self) -> Estimate | None:
         """The time per call with one synchronise per block, ns."""
-        return _interval(
-            self, lambda b: b.pipelined_ns / b.pipelined_calls if b.pipelined_calls else None
-        )
+        return _interval(self, self.timed.pipelined_ns.item)
 
 
 def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
@@ -137,39 +140,36 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     started: dict[str, str] = {}
     calibrations: dict[str, dict[int, float]] = defaultdict(dict)
     of: dict[str, dict[tuple[str, str], list[Any]]] = {
-        cls.kind: defaultdict(list)
-        for cls in (Subject, Block, Attribution, Places, Parity, Outcome)
+        cls.kind: defaultdict(list) for cls in (Subject, Attribution, Places, Parity, Outcome)
     }
+    timed, blocks = None, []
     record: Any
     for record in records:
         kind = record.kind
-        if kind == Subject.kind:
-            of[kind][record.point.key(), record.session].append(record)
+        if kind == Block.kind:
+            blocks.append(record)
+        elif kind == Blocks.kind:
+            timed = record
+        elif kind == Subject.kind:
+            of[kind][record.session, record.point.key()].append(record)
         elif kind in of:
-            of[kind][record.point, record.session].append(record)
+            of[kind][record.session, record.point].append(record)
         elif kind == Session.kind:
             started[record.session] = record.started
         elif kind == Calibration.kind:
             calibrations[record.session][record.round] = block_median(record.latency_ns)
-    blocks = [sorted(found, key=_BY_PROCESS) for found in of[Block.kind].values()]
-    medians, sums = map(iter, block_medians([b.latency_ns for found in blocks for b in found]))
-    timed = {
-        group: (found, list(islice(medians, len(found))), list(islice(sums, len(found))))
-        for group, found in zip(of[Block.kind], blocks, strict=True)
-    }
+    timed = timed or Blocks(blocks)
     points: dict[str, list[PointRecords]] = defaultdict(list)
     for group, subjects in of[Subject.kind].items():
-        key, session = group
-        own_blocks, own_medians, own_sums = timed.get(group, ((), (), ()))
+        session, key = group
         subject = max(subjects, key=lambda s: s.final)
         points[key].append(
             PointRecords(
                 point=subject.point,
                 session=session,
                 subject=subject,
-                blocks=own_blocks,
-                medians_ns=own_medians,
-                sums_ns=own_sums,
+                timed=timed,
+                group=timed.groups.get(group),
                 attributions=tuple(of[Attribution.kind].get(group, ())),
                 places=tuple(of[Places.kind].get(group, ())),
                 outcomes=tuple(of[Outcome.kind].get(group, ())),
@@ -177,7 +177,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 calibrator=calibrations[session],
             )
         )
-    orphans = len(set().union(*of.values()) - of[Subject.kind].keys())
+    orphans = len(set(timed.groups).union(*of.values()) - of[Subject.kind].keys())
     notes = []
     if orphans:
         text = f"{orphans} points have blocks but no description; they are not shown"
@@ -235,10 +235,10 @@ def left_out_names(left_out: Sequence[LeftOut], measured: Iterable[Point]) -> li
 # --- what comes straight from the blocks of a point ---------------------------------------------
 
 
-def _interval(records: PointRecords, value: Callable[[Block], float | None]) -> Estimate | None:
-    """Return the interval of one value a block, as of a latency; blocks with None are left out."""
-    found = [[value(block) for block in blocks] for blocks in records.by_process]
-    return process_interval([[one for one in own if one is not None] for own in found])
+def _interval(records: PointRecords, value: Callable[[int], float | None]) -> Estimate | None:
+    """Return the interval of one value a row, as of a latency; without those of None and nan."""
+    found = [[value(row) for row in own] for own in records.by_process]
+    return process_interval([[x for x in own if x is not None and x == x] for own in found])
 
 
 def _median(values: Sequence[float] | None) -> float | None:
@@ -249,14 +249,14 @@ def enqueue(records: PointRecords) -> Estimate | None:
     """Return the host time until a call returns, ns; None where there is no device."""
     if device_of(records.point.platform) == "cpu":
         return None
-    return _interval(records, lambda b: _median(b.enqueue_ns))
+    return _interval(records, lambda row: _median(records.timed.enqueue_ns.get(row)))
 
 
 def first_token(records: PointRecords) -> Estimate | None:
     """Return the time to the first generated token, ns; None where nothing is generated."""
     if records.point.workload.new_tokens is None:
         return None
-    return _interval(records, lambda b: _median(b.first_token_ns))
+    return _interval(records, lambda row: _median(records.timed.first_token_ns.get(row)))
 
 
 def per_token(records: PointRecords) -> Estimate | None:
@@ -269,25 +269,49 @@ def per_token(records: PointRecords) -> Estimate | None:
         return None
     further = tokens - 1
 
-    def value(block: Block) -> float | None:
-        first = block.first_token_ns
-        calls = zip(block.latency_ns, first, strict=True) if first else ()
+    def value(row: int) -> float | None:
+        first = records.timed.first_token_ns.get(row)
+        calls = zip(records.timed.samples([row]), first, strict=True) if first else ()
         return _median([(whole - begun) / further for whole, begun in calls])
 
     return _interval(records, value)
 
 
+def ratios(
+    pairs: Iterable[tuple[PointRecords, PointRecords | None]],
+) -> Iterator[Estimate | None]:
+    """Yield the latency of each point over the other's, paired by round.
+
+    None where there is no other, it is of another session, or they share fewer than two rounds.
+    """
+    pairs = list(pairs)
+    numbers = {
+        i: (one.group, other.group)
+        for i, (one, other) in enumerate(pairs)
+        if other is not None
+        and one.session == other.session
+        and one.group is not None
+        and other.group is not None
+    }
+    found: dict[int, Estimate | None] = {}
+    if numbers:
+        above, below = zip(*numbers.values(), strict=True)
+        found = dict(zip(numbers, pairs[0][0].timed.ratios(above, below), strict=True))
+    return map(found.get, range(len(pairs)))
+
+
+def blocks(records: PointRecords) -> tuple[tuple[int, int, float], ...]:
+    """Return process, round and median latency of each block; a median of integers is one."""
+    timed, own = records.timed, slice(records.blocks.start, records.blocks.stop)
+    columns = (c[own].tolist() for c in (timed.process, timed.round, timed.median_ns, timed.calls))
+    return tuple(
+        (p, r, int(ns) if calls % 2 else ns) for p, r, ns, calls in zip(*columns, strict=True)
+    )
+
+
 def samples(records: PointRecords) -> tuple[tuple[int, ...], ...]:
-    """Return every latency, ns: one tuple a process, or an array of what is read as such."""
-    found = tuple(_joined([b.latency_ns for b in blocks]) for blocks in records.by_process)
-    return cast("tuple[tuple[int, ...], ...]", found)
-
-
-def _joined(parts: Sequence[Sequence[int]]) -> Sequence[int]:
-    codes = {part.typecode if isinstance(part, array) else "" for part in parts}
-    if codes == {"I"}:
-        return array("I", b"".join(parts))  # type: ignore[arg-type] # arrays are buffers
-    return array("q", chain(*parts)) if "q" in codes else tuple(chain(*parts))
+    """Return every latency, ns: one tuple a process."""
+    return tuple(tuple(records.timed.samples(own)) for own in records.by_process)
 
 
 def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
@@ -308,14 +332,14 @@ def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
 def _judged(records: PointRecords, until: float) -> list[Note]:
     found = []
     if device_of(records.point.platform) == "cpu":
-        wall_ns, cpu_ns = sum(records.sums_ns), sum(b.cpu_ns for b in records.blocks)
+        wall_ns, cpu_ns = records.timed.times[records.group or 0]
         if cpu_ns > 0 and wall_ns / cpu_ns > WALL_OVER_CPU:
             text = (
                 f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "
                 "other load or other threads are in these numbers"
             )
             found.append(Note("wall-over-cpu", text))
-    processes, blocks = len(records.by_process), len(records.blocks)
+    processes, blocks = len(records.levels), len(records.blocks)
     half = relative_half_width(records.latency)
     if half > until and blocks > 1:
         text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more --time-budget"

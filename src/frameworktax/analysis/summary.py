@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +19,7 @@ from frameworktax.records import (
     Subject,
     session_order,
 )
-from frameworktax.stats import process_interval
-from frameworktax.store.columns import Columns
+from frameworktax.store.columns import Blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +41,38 @@ class PointSummary:
     latency_ns: Estimate | None
 
 
-def summarise(columns: Columns) -> list[PointSummary]:
+def wanted(line: bytes, kind: str) -> bool:
+    """Return whether ``summarise`` needs a line of a store."""
+    if kind == "outcome":
+        return b'"status":"ok"' not in line
+    return kind in ("block", "subject", "session", "calibration")
+
+
+def summarise(records: Iterable[Any]) -> list[PointSummary]:
     """Return a line for each point that was measured, or has a reason why not, as first met.
 
     Twins are left out: they are part of their point's bill.
+
+    Args:
+        records: of ``store.read_columns``.
     """
-    sessions = {r.session: r for r in columns.records if isinstance(r, Session)}
+    sessions: dict[str, Session] = {}
     failures: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
-    for record in columns.records:
-        if isinstance(record, Outcome) and record.status != "ok":
-            failures[record.session, record.point].append(record)
+    subjects: dict[tuple[str, str], Subject] = {}
+    for record in records:
+        match record:
+            case Session():
+                sessions[record.session] = record
+            case Outcome() if record.status != "ok":
+                failures[record.session, record.point].append(record)
+            case Subject():
+                subjects.setdefault((record.session, record.point.key()), record)
+            case Blocks():
+                timed = record
     # as in a report: that a further process did not start is no reason against the point
     failures = {pair: ends for pair, ends in failures.items() if any(not o.process for o in ends)}
-    rows = {pair: i for i, pair in enumerate(columns.groups)}
-    calls = np.bincount(columns.group, columns.calls, len(rows)).astype(np.int64).tolist()
-    timed = _block_medians(columns)
+    rows = timed.groups
+    calls = np.bincount(timed.group, timed.calls, len(rows)).astype(np.int64).tolist()
 
     def age(candidate: tuple[str, Subject]) -> tuple[bool, tuple[str, str]]:
         session, subject = candidate
@@ -62,7 +80,7 @@ def summarise(columns: Columns) -> list[PointSummary]:
         return (session, subject.point.key()) in rows, session_order(session, started)
 
     found: dict[str, list[tuple[str, Subject]]] = defaultdict(list)
-    for (session, key), subject in columns.subjects.items():
+    for (session, key), subject in subjects.items():
         if not subject.point.workload.twin and (
             (session, key) in rows or (session, key) in failures
         ):
@@ -76,7 +94,6 @@ def summarise(columns: Columns) -> list[PointSummary]:
         if last != session:
             how, why = worst_end(failures[last, key])
             reason = f"the latest attempt ended {how}: {why}"
-        blocks = [] if row is None else timed[row]
         lines.append(
             PointSummary(
                 point=subject.point,
@@ -84,22 +101,10 @@ def summarise(columns: Columns) -> list[PointSummary]:
                 sessions=sum((one, key) in rows for one, _ in candidates),
                 status=status,
                 reason=reason,
-                processes=len(blocks),
-                blocks=sum(map(len, blocks)),
+                processes=0 if row is None else len(timed.levels[row]),
+                blocks=0 if row is None else len(timed.rows(row)),
                 calls=0 if row is None else calls[row],
-                latency_ns=process_interval(blocks),
+                latency_ns=None if row is None else timed.latency[row],
             )
         )
     return lines
-
-
-def _block_medians(columns: Columns) -> list[list[list[float]]]:
-    """Return of each group the block medians of its processes, ns."""
-    found: list[list[list[float]]] = [[] for _ in columns.groups]
-    change = (np.diff(columns.group) != 0) | (np.diff(columns.process) != 0)
-    processes = np.split(columns.median_ns, np.flatnonzero(change) + 1)
-    at = 0
-    for medians in processes if len(columns.group) else []:
-        found[columns.group[at]].append(medians.tolist())
-        at += len(medians)
-    return found

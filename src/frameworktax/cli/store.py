@@ -37,16 +37,15 @@ def list_points(
     """
     from dataclasses import asdict
 
-    from frameworktax.analysis.summary import summarise
+    from frameworktax.analysis.summary import summarise, wanted
     from frameworktax.api import no_collection
     from frameworktax.report.render_terminal import print_rows
-    from frameworktax.store import Where
-    from frameworktax.store.columns import columns
+    from frameworktax.store import Where, read_columns
 
     matches = Where.parse(where or ()).matcher()
     with no_collection():
-        found = columns(store)
-        lines = [line for line in summarise(found) if matches(line.point)]
+        records, notes = read_columns(store, wanted=wanted)
+        lines = [line for line in summarise(records) if matches(line.point)]
     if as_json:
         print(json.dumps([asdict(line) for line in lines], allow_nan=False))
         return
@@ -55,7 +54,7 @@ def list_points(
         ["point", "runtime", "latency", "blocks", "sessions", "status"],
         [_row(line) for line in lines[:SHOWN]],
     )
-    _say(note.text for note in found.notes)
+    _say(note.text for note in notes)
     if len(lines) > SHOWN:
         print(f"first {SHOWN} shown; --where selects others, --json prints all")
     sessions = len({line.session for line in lines})

@@ -383,7 +383,7 @@ class _Thread:
             run = _sample_run(samples, stretch_of, counts, sums, details, int(np.median(kept)))
             found = attribution(itemise(run))
             own_ns = found.wall_ns - (found.queued_ns or 0)
-            bill = from_samples(latency, [found], (), lambda: own_ns / found.calls)
+            bill = from_samples(latency, [found], {}, lambda: own_ns / found.calls)
         if bill is None:
             return replace(known, reason="too short to be sampled; run it longer")
         places = _places(*in_detail, details, about.get("modules", ()), run)

@@ -5,14 +5,14 @@ is one record (``records.RECORDS``), on disk when ``write`` returns, so a killed
 most the line it was writing. A reader skips a torn line and says so, and drops the second of two
 records with the same identity, so that copying one store's shards into another gives a valid one.
 
-``write`` and ``shards`` are the format, ``read`` gives records, ``columns`` a median a block,
+``write`` and ``shards`` are the format, ``read`` gives records, ``columns`` all blocks together,
 ``upkeep`` says whether a store is whole.
 """
 
 from __future__ import annotations
 
-from frameworktax.store.read import Where, read
+from frameworktax.store.read import Where, read, read_columns
 from frameworktax.store.shards import decode
 from frameworktax.store.write import HEADER, Writer, new_session_id
 
-__all__ = ["HEADER", "Where", "Writer", "decode", "new_session_id", "read"]
+__all__ = ["HEADER", "Where", "Writer", "decode", "new_session_id", "read", "read_columns"]

@@ -1,99 +1,148 @@
-"""A store as columns: one median a block in place of its samples, in little time and memory."""
+"""Blocks as columns: what is asked of every point of a study is computed of all of them at once."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
-from frameworktax.records import Block, Note, Record, Subject, record_id
-from frameworktax.stats import block_medians
-from frameworktax.store import shards
-from frameworktax.store.read import clock_notes
-from frameworktax.store.shards import Fault
+from frameworktax.records import Estimate
+from frameworktax.stats import (
+    BY_BLOCK,
+    BY_PROCESS,
+    ONE_PROCESS,
+    PAIRED,
+    block_medians,
+    process_intervals,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """The blocks of a store, each once, sorted by group, process and round.
+class Blocks:
+    """Blocks of any points, sorted by group, process and round.
 
     Attributes:
-        groups: (session, point's key) pairs; ``group`` is an index into them.
-        group: shape (blocks,), like the three below.
+        groups: (session, point's key) → number of the group.
+        start: shape (groups + 1,); the rows of a group are ``start[group]`` to the next.
+        group: shape (blocks,), like those below.
         process: of the point.
-        median_ns: of the latencies.
+        round: of the session.
         calls: how many latencies there are.
-        subjects: by session and point's key.
-        records: sessions, calibrations and outcomes that are not ``ok``, each once.
-        notes: what was skipped.
+        median_ns: of the latencies.
+        sum_ns: of the latencies.
+        cpu_ns: as in ``Block``.
+        pipelined_ns: of a call; nan where none was pipelined.
+        enqueue_ns: row → as in ``Block``, of blocks that have it.
+        first_token_ns: the same.
     """
 
-    groups: tuple[tuple[str, str], ...]
-    group: np.ndarray
-    process: np.ndarray
-    median_ns: np.ndarray
-    calls: np.ndarray
-    subjects: Mapping[tuple[str, str], Subject]
-    records: tuple[Record, ...]
-    notes: tuple[Note, ...]
+    kind: ClassVar[str] = "blocks"
+
+    def __init__(self, blocks: Iterable[Any], *, once: bool = False) -> None:
+        """Take in blocks, ``once``: the first of those with the same group, process and round."""
+        self.groups: dict[tuple[str, str], int] = {}
+        numbers, times, latency_ns = array("q"), array("d"), array("I")
+        aside: tuple[dict[int, Sequence[int]], ...] = ({}, {})
+        groups = self.groups
+        for row, block in enumerate(blocks):
+            own = block.latency_ns
+            group = groups.setdefault((block.session, block.point), len(groups))
+            numbers.extend((group, block.process, block.round, len(own)))
+            calls = block.pipelined_calls
+            times.extend((block.cpu_ns, block.pipelined_ns / calls if calls else np.nan))
+            try:
+                latency_ns += array(latency_ns.typecode, own)
+            except OverflowError:  # from 4.3 s on
+                latency_ns = array("q", latency_ns)
+                latency_ns += array("q", own)
+            if block.enqueue_ns is not None:
+                aside[0][row] = block.enqueue_ns
+            if block.first_token_ns is not None:
+                aside[1][row] = block.first_token_ns
+        columns = np.frombuffer(numbers, np.int64).reshape(-1, 4).T
+        calls = columns[3]
+        order = np.lexsort(columns[2::-1])  # stable
+        if once:
+            same = np.all(np.diff(columns[:3, order]) == 0, axis=0)
+            order = np.delete(order, np.flatnonzero(same) + 1)
+        self.latency_ns = latency_ns
+        self.first = (np.cumsum(calls) - calls)[order]
+        self.group, self.process, self.round, self.calls = columns[:, order]
+        self.cpu_ns, self.pipelined_ns = np.frombuffer(times).reshape(-1, 2).T[:, order]
+        self.median_ns, self.sum_ns = block_medians(latency_ns, self.first, self.calls)
+        self.start = np.searchsorted(self.group, np.arange(len(groups) + 1))
+        rows = {old: new for new, old in enumerate(order.tolist())} if any(aside) else {}
+        self.enqueue_ns, self.first_token_ns = (
+            {rows[row]: times_ns for row, times_ns in one.items() if row in rows} for one in aside
+        )
+
+    def rows(self, group: int) -> range:
+        """Return the rows of a group, by process and round."""
+        first, end = self._bounds[group : group + 2]
+        return range(first, end)
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        bounds: list[int] = self.start.tolist()
+        return bounds
+
+    @cached_property
+    def levels(self) -> list[dict[int, tuple[float, float]]]:
+        """Of each group: process → medians of its blocks' latencies and pipelined calls, ns."""
+        change = (np.diff(self.group) != 0) | (np.diff(self.process) != 0)
+        run = np.concatenate([[0][: len(self.group)], np.cumsum(change)]).astype(np.int64)
+        first = np.searchsorted(run, np.arange(run.max(initial=-1) + 1))
+        found: list[dict[int, tuple[float, float]]] = [{} for _ in self.groups]
+        columns = (self.group[first], self.process[first])
+        medians = (_medians(run, column) for column in (self.median_ns, self.pipelined_ns))
+        for group, process, *both in zip(*(c.tolist() for c in (*columns, *medians)), strict=True):
+            found[group][process] = (both[0], both[1])
+        return found
+
+    @cached_property
+    def times(self) -> list[tuple[float, float]]:
+        """Of each group: wall and CPU time of all calls, ns."""
+        both = (np.bincount(self.group, c, len(self.groups)) for c in (self.sum_ns, self.cpu_ns))
+        return list(zip(*(column.tolist() for column in both), strict=True))
+
+    def samples(self, rows: Iterable[int]) -> array[int]:
+        """Return the latencies of some rows, one after the other, ns."""
+        found = array(self.latency_ns.typecode)
+        for row in rows:
+            first = int(self.first[row])
+            found += self.latency_ns[first : first + int(self.calls[row])]
+        return found
+
+    @cached_property
+    def latency(self) -> list[Estimate | None]:
+        """The latency of each group, ns, over processes and their blocks."""
+        found = process_intervals(self.median_ns, self.group, self.process, len(self.groups))
+        return found.estimates(BY_PROCESS, BY_BLOCK)
+
+    def ratios(self, above: Sequence[int], below: Sequence[int]) -> list[Estimate | None]:
+        """Return ``stats.ratio_interval`` of groups over others, pair by pair."""
+        turns, turn = np.unique(self.process << 31 | self.round, return_inverse=True)
+        at = self.group * len(turns) + turn
+        own, others = np.asarray(above), np.asarray(below)
+        first, count = self.start[own], np.diff(self.start)[own]
+        pair = np.repeat(np.arange(len(first)), count)
+        rows = np.arange(len(pair)) + np.repeat(first - np.cumsum(count) + count, count)
+        wanted = np.repeat(others, count) * len(turns) + turn[rows]
+        other = np.searchsorted(at, wanted)
+        found = at[np.minimum(other, len(at) - 1)] == wanted
+        rows, other, pair = rows[found], other[found], pair[found]
+        logs = np.log(self.median_ns[rows] / self.median_ns[other])
+        found = process_intervals(logs, pair, self.process[rows], len(first)).exp()
+        return found.estimates(PAIRED, PAIRED + ONE_PROCESS)
 
 
-def columns(folder: Path) -> Columns:
-    """Read a store, or one shard, as columns; attributions and parities are passed over.
-
-    Raises:
-        StoreError: there is no store, it holds no shard, or a shard has another version.
-    """
-    faults: list[Fault] = []
-    groups: dict[tuple[str, str], int] = {}
-    group, process, round_, calls = array("q"), array("q"), array("q"), array("q")
-    median_ns = array("d")
-    subjects: dict[tuple[str, str], Subject] = {}
-    others: dict[tuple[object, ...], Record] = {}
-    record: Any
-    for shard in shards.find(folder):
-        latencies = []
-        for record, _ in shards.records(shard, faults, _wanted, shards.COMPACT):
-            if record.kind == Block.kind:
-                group.append(groups.setdefault((record.session, record.point), len(groups)))
-                process.append(record.process)
-                round_.append(record.round)
-                calls.append(len(record.latency_ns))
-                latencies.append(record.latency_ns)
-            elif type(record) is Subject:
-                known = subjects.setdefault((record.session, record.point.key()), record)
-                if record.final and not known.final:
-                    subjects[record.session, record.point.key()] = record
-            else:
-                others.setdefault(record_id(record), record)
-        median_ns.extend(block_medians(latencies)[0])
-    order = _first_of_each(group, process, round_)
-    records = tuple(others.values())
-    return Columns(
-        groups=tuple(groups),
-        group=np.asarray(group)[order],
-        process=np.asarray(process)[order],
-        median_ns=np.asarray(median_ns)[order],
-        calls=np.asarray(calls)[order],
-        subjects=subjects,
-        records=records,
-        notes=(*shards.notes(faults), *clock_notes(records)),
-    )
-
-
-def _wanted(line: bytes, kind: str) -> bool:
-    if kind == "outcome":
-        return b'"status":"ok"' not in line
-    return kind in ("block", "subject", "session", "calibration")
-
-
-def _first_of_each(*key: array[int]) -> np.ndarray:
-    """Return the indices that sort by the key's columns, of equal rows the first one only."""
-    order = np.lexsort([np.asarray(column) for column in reversed(key)])  # stable
-    first = np.ones(len(order), bool)
-    first[1:] = np.any([np.diff(np.asarray(column)[order]) != 0 for column in key], axis=0)
-    return order[first]
+def _medians(run: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """Return the median of what is not nan in each run of a column; nan where nothing is left."""
+    known = ~np.isnan(column)
+    count = np.bincount(run[known], minlength=run.max(initial=-1) + 1)
+    some = count > 0
+    found = np.full(len(count), np.nan)
+    found[some], _ = block_medians(column[known], (np.cumsum(count) - count)[some], count[some])
+    return found

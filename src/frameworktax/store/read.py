@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import (
+    Block,
     LeftOut,
     Note,
     Point,
@@ -107,48 +107,74 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def read(
-    folder: Path, where: Where | None = None, *, compact: bool = False
-) -> tuple[list[Record], list[Note]]:
+def read(folder: Path, where: Where | None = None) -> tuple[list[Record], list[Note]]:
     """Return the records of a store once each, in shard and line order, and notes.
 
     Args:
         folder: the store, or one shard.
         where: points to return; what belongs to others is not parsed, which is how a part of a
             large store is read in little time and memory.
-        compact: latencies of blocks are arrays, see ``shards.COMPACT``.
 
     Raises:
         StoreError: there is no store, it holds no shard, or a shard has another version.
     """
     found = shards.find(folder)
     faults: list[Fault] = []
-    every = partial(unique, decoders=shards.COMPACT if compact else shards.DECODERS)
-    records = every(found, faults) if where is None else _selected(found, faults, where, every)
+    wanted, keep = (None, None) if where is None else _selection(found, where)
+    records = [r for r in unique(found, faults, wanted) if keep is None or keep(r)]
     return records, [*shards.notes(faults), *clock_notes(records)]
 
 
+def read_columns(
+    folder: Path, where: Where | None = None, wanted: shards.Wanted | None = None
+) -> tuple[list[Any], list[Note]]:
+    """Return what ``read`` does, all blocks together as one ``Blocks`` at the end.
+
+    Args:
+        folder: the store, or one shard.
+        where: as in ``read``.
+        wanted: which lines are parsed, where all points are asked for.
+
+    Raises:
+        StoreError: as ``read`` does.
+    """
+    from frameworktax.store.columns import Blocks  # numpy takes 0.1 s to import
+
+    found = shards.find(folder)
+    faults: list[Fault] = []
+    wanted, keep = (wanted, None) if where is None else _selection(found, where)
+    first: dict[tuple[Any, ...], Record] = {}
+
+    def blocks() -> Iterator[Record]:
+        for shard in found:
+            for record, _ in shards.records(shard, faults, wanted, shards.COMPACT):
+                if keep is not None and not keep(record):
+                    continue
+                if record.kind == Block.kind:
+                    yield record
+                else:
+                    first.setdefault(record_id(record), record)
+
+    timed = Blocks(blocks(), once=True)
+    records = list(first.values())
+    return [*records, timed], [*shards.notes(faults), *clock_notes(records)]
+
+
 def unique(
-    found: Sequence[Path],
-    faults: list[Fault],
-    wanted: shards.Wanted | None = None,
-    decoders: Mapping[str, Callable[[bytes], Any]] = shards.DECODERS,
+    found: Sequence[Path], faults: list[Fault], wanted: shards.Wanted | None = None
 ) -> list[Record]:
     """Return the first of all records with the same identity, in shard and line order."""
     first: dict[tuple[Any, ...], Record] = {}
     for shard in found:
-        for record, _ in shards.records(shard, faults, wanted, decoders):
+        for record, _ in shards.records(shard, faults, wanted):
             first.setdefault(record_id(record), record)
     return list(first.values())
 
 
-def _selected(
-    found: Sequence[Path],
-    faults: list[Fault],
-    where: Where,
-    every: Callable[..., list[Record]],
-) -> list[Record]:
-    """Read twice: first which points there are, then what belongs to those that are meant."""
+def _selection(
+    found: Sequence[Path], where: Where
+) -> tuple[shards.Wanted, Callable[[Record], bool]]:
+    """Read which points there are; return which lines and which records belong to those meant."""
     matches = where.matcher()
     keys: dict[bytes, str] = {}
     meant: set[str] = set()
@@ -164,8 +190,7 @@ def _selected(
         return named is None or named[2] in keys
 
     known = {None, *keys.values()}
-    records = [r for r in every(found, faults, wanted) if point_key(r) in known]
-    return [record for record in records if record.session in meant]
+    return wanted, lambda record: record.session in meant and point_key(record) in known
 
 
 def _describes(line: bytes, kind: str) -> bool:
