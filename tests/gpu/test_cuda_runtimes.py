@@ -1,5 +1,7 @@
 """The runtimes that need a GPU: right outputs, and their own behaviour under attribution."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from frameworktax.attribution.device import attribute_gpu
 from frameworktax.errors import WorkerError
 from frameworktax.models.base import Inputs, Model
 from frameworktax.records import Workload
+from frameworktax.runtimes import deployment
 from frameworktax.runtimes.base import Target
 
 pytestmark = pytest.mark.gpu
@@ -66,6 +69,49 @@ def same_outputs(name, precision, tolerance, batch, tmp_path):
     _, _, (got,) = outputs(name, model, target, tmp_path / name, batch)
     assert got.shape == expected.shape == (batch, 8)
     assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    "name", ["torchscript", "torchscript@graph", "torchscript-frozen@graph", "onnxruntime-cuda",
+             "tensorrt"],
+)  # fmt: skip
+def test_what_is_delivered_equals_eager_in_several_threads_on_streams_of_their_own(name, tmp_path):
+    served_as_eager(name, tmp_path)
+
+
+def served_as_eager(name, tmp_path):
+    import torch
+
+    target = Target(device=DEVICE)
+    runtime = runtimes.get(name)
+    if reason := runtime.missing(target):
+        pytest.skip(reason)
+    model = build()
+    runtime.prepare(model, [1, 4], target, tmp_path)
+    before = deployment.files_in(tmp_path)
+    loaded = runtime.load(None, target, tmp_path)
+    serve = loaded.serve(4)
+    assert loaded.takes_torch
+    wrong = []
+
+    def work(number):
+        stream = torch.cuda.Stream()
+        generator = torch.Generator(DEVICE).manual_seed(number)
+        with torch.cuda.stream(stream), torch.no_grad():
+            kept = []
+            for _ in range(20):
+                x = torch.randn(4, 64, generator=generator, device=DEVICE)
+                kept.append((serve([x])[0], model.module(x)))
+            stream.synchronize()
+            wrong.extend(1 for a, b in kept if (a - b).abs().max() > 1e-5 * b.abs().max())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert deployment.files_in(tmp_path) == before, "loading wrote something"
 
 
 def test_a_graph_replays_all_kernels_with_one_launch(tmp_path):
@@ -160,5 +206,6 @@ def test_a_model_that_synchronises_cannot_be_captured_and_says_why(tmp_path):
 
 
 def test_outputs_equal_eager_compiled_ahead_of_time(tmp_path):
-    """Last and once: it compiles for a minute."""
+    """Last and once: it compiles for two minutes."""
     same_outputs("aot-inductor", "float32", 1e-5, 4, tmp_path)
+    served_as_eager("aot-inductor@graph", tmp_path / "served")

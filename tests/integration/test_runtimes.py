@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from frameworktax.host.cache import cache_folder
 from frameworktax.measure.parity import TOLERANCE
 from frameworktax.models.base import Inputs, Model, draw
 from frameworktax.records import FLOOR, Workload
-from frameworktax.runtimes.artifacts import Artifact, TorchArtifactLoaded
+from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import LOWER, Target
 from frameworktax.runtimes.torch_common import flatten, to_arrays
 
@@ -495,7 +496,7 @@ def test_serving_equals_eager(name: str, prepared) -> None:
         tensors = [tensor.contiguous() for tensor in inputs.tensors().values()]
         with torch.no_grad():
             expected = flatten(model.module(*inputs.args, **inputs.kwargs))
-        on_torch = isinstance(loaded, TorchArtifactLoaded)
+        on_torch = loaded.takes_torch
         made = serve(tensors if on_torch else [tensor.numpy() for tensor in tensors])
         kept = [np.asarray(array).copy() for array in made]
         serve(tensors if on_torch else [tensor.numpy() * 0 for tensor in tensors])
@@ -515,6 +516,51 @@ def test_serving_equals_eager(name: str, prepared) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_graph_of_a_program_serves_what_eager_computes(tmp_path, monkeypatch) -> None:
+    """On a stand-in for the device: a graph that computes anew into memory that stays the same."""
+    import frameworktax.runtimes.cuda_graph as cuda_graph
+
+    def recorded(call, ready=None):
+        output = [tensor.clone() for tensor in call()]
+
+        def replay():
+            for kept, made in zip(output, call(), strict=True):
+                kept.copy_(made)
+
+        return replay, output
+
+    stream = SimpleNamespace(wait_event=lambda event: None)
+    monkeypatch.setattr(cuda_graph, "recorded", recorded)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    model = models.build(WORKLOADS["bert-tiny"])
+    runtime = runtimes.get("torchscript@graph")
+    runtime.prepare(model, BATCHES, TARGET, tmp_path)
+    loaded = runtime.load(None, TARGET, tmp_path)
+    reference = [eager(model, batch) for batch in BATCHES]
+    calls = [loaded.bind(batch) for batch in BATCHES]
+    for call, expected in [*zip(calls, reference, strict=True)] * 2:
+        assert_close(loaded.outputs(call()), expected)
+    serve = loaded.serve(3)
+    kept = []
+
+    def check(number):
+        inputs = draw(model, 3, number)
+        with torch.no_grad():
+            expected = flatten(model.module(*inputs.args, **inputs.kwargs))
+        kept.append((serve(list(inputs.tensors().values())), expected))
+
+    threads = [threading.Thread(target=check, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for made, expected in kept:
+        torch.testing.assert_close(made, expected, atol=1e-4, rtol=0)
+    with pytest.raises(WorkerError, match="batch None"):
+        loaded.serve(None)
 
 
 def test_what_takes_no_images_has_none_to_lay_out(tmp_path: Path) -> None:

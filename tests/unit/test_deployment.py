@@ -143,6 +143,16 @@ def test_tensors_become_arrays_that_an_engine_can_take_and_arrays_tensors():
     assert out(np.ones(2, np.float32), torch.float64).dtype is torch.float64
 
 
+def test_tensors_made_of_arrays_are_contiguous():
+    """Programs that were compiled ahead of time read them in the order of the example."""
+    into, _ = serving._conversions("cpu", given=False, taken=True)
+    table = np.arange(6.0).reshape(2, 3)
+    for array in (table, table.T, np.asfortranarray(table), table[:, ::-1]):
+        tensor = into(array)
+        assert tensor.is_contiguous()
+        np.testing.assert_array_equal(tensor.numpy(), array)
+
+
 def test_arrays_are_handed_on_in_the_order_and_type_that_is_asked_for():
     into, out = serving._conversions("cpu", given=False, taken=False)
     table = np.arange(6.0).reshape(2, 3)
@@ -443,6 +453,25 @@ def test_another_kind_of_machine_is_refused(deploy):
     assert "lacks avx9000" in refused(deploy)
     change(deploy, machine=replace(here, features=()))
     assert ft.load(deploy)
+
+
+def test_another_card_or_driver_is_refused_before_an_engine_is_asked(deploy, monkeypatch):
+    made_for = "NVIDIA H200, compute capability 9.0, driver 580.65.06"
+    change(deploy, gpu=made_for)
+    here = [made_for]
+    monkeypatch.setattr(serving, "gpu_name", lambda device: here[0])
+    assert ft.load(deploy)
+    monkeypatch.setattr(runtimes, "get", lambda name: pytest.fail("an engine was asked"))
+    for other in (made_for.replace("9.0", "8.0"), made_for.replace("580", "570")):
+        here[0] = other
+        said = refused(deploy)
+        assert made_for in said and other in said and COMMAND in said
+
+    def none(device):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(serving, "gpu_name", none)
+    assert "no GPU" in refused(deploy)
 
 
 def test_other_versions_are_refused(deploy):

@@ -2,20 +2,33 @@
 
 import gc
 import importlib
+import os
 import sys
+import threading
 import weakref
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from frameworktax import api, runtimes
-from frameworktax.errors import WorkerError
+from frameworktax.errors import UsageError, WorkerError
+from frameworktax.measure import series
 from frameworktax.measure.plan import Plan, points_for
 from frameworktax.measure.series import series_of
 from frameworktax.models.base import Inputs, Model
+from frameworktax.optimize import race
+from frameworktax.optimize.run import Asked, deliverable
 from frameworktax.records import Workload
-from frameworktax.runtimes import artifacts, cuda_graph, inductor, onnxruntime_cuda, torch_common
+from frameworktax.runtimes import (
+    artifacts,
+    cuda_graph,
+    deployment,
+    inductor,
+    onnxruntime_cuda,
+    torch_common,
+)
 from frameworktax.runtimes.base import Target
 
 CUDA = Target(device="cuda:0")
@@ -69,8 +82,8 @@ def test_nor_is_one_that_has_a_device_open(monkeypatch):
 @pytest.mark.parametrize(("device", "more"), [("cpu", ("inductor",)), ("cuda:0", ())])
 def test_what_counts_devices_at_import_is_not_imported_ahead_for_a_device(tmp_path, device, more):
     points = points_for(Workload(model="mlp"), batches=[1], runtimes=["inductor"], device=device)
-    (series,) = series_of(points, Plan(points=points, folder=tmp_path), tmp_path)
-    assert series.libraries == ("torch", *more)
+    (one,) = series_of(points, Plan(points=points, folder=tmp_path), tmp_path)
+    assert one.libraries == ("torch", *more)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +283,7 @@ def loaded(monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, name, fake)
     artifact = SimpleNamespace(
         directory=tmp_path,
+        files={1: "model.onnx", 4: "model.onnx"},
         file=lambda batch: tmp_path / "model.onnx",
         inputs=lambda batch: ["array"],
         names=["x"],
@@ -310,8 +324,6 @@ def test_without_a_graph_every_run_is_the_same(loaded):
 
 @pytest.mark.parametrize(("precision", "half"), [("float32", "0"), ("float16", "1")])
 def test_tensorrt_comes_before_cuda_and_keeps_its_engines(loaded, tmp_path, precision, half):
-    import os
-
     loaded("tensorrt", precision=precision).bind(1)
     (session,) = FakeSession.sessions
     assert session.get_providers() == [onnxruntime_cuda.TENSORRT, onnxruntime_cuda.PROVIDER]
@@ -475,3 +487,273 @@ def test_memory_that_runs_out_in_a_capture_has_its_own_status(torch, first, stat
     with pytest.raises(WorkerError) as raised:
         cuda_graph.recorded(call)
     assert raised.value.status == status
+
+
+# --- graphs that are delivered -----------------------------------------------------------------
+
+
+class Memory:
+    """A tensor whose changes are written down: on which stream, in which order."""
+
+    def __init__(self, log, data):
+        self.log, self.data = log, data
+
+    def copy_(self, other):
+        self.log.append("in")
+        self.data = other.data
+
+    def clone(self):
+        self.log.append("out")
+        return Memory(self.log, self.data)
+
+
+class Doubling(Graph):
+    """A program of one kernel: after its capture, replaying it doubles what lies at its input."""
+
+    def __call__(self, given):
+        output = Memory(given.log, 2 * given.data)
+
+        def replay():
+            given.log.append("replay")
+            self.meanwhile()
+            output.data = 2 * given.data
+
+        self.kernels = replay
+        return [output]
+
+    def meanwhile(self):
+        """Run while the graph works."""
+
+
+@pytest.fixture
+def graphed(torch, monkeypatch):
+    """A served graph, its program, and what it and the streams of its callers do, in order."""
+    log = []
+
+    class Event:
+        recorded = None
+
+        def record(self, stream):
+            log.append("record")
+            self.recorded = stream
+
+    program = Doubling()
+    program.replay = lambda: program.kernels()
+    stream = SimpleNamespace(
+        wait_stream=lambda other: None,
+        wait_event=lambda event: log.append(f"wait for {event.recorded and 'the last'}"),
+    )
+    cuda = torch.cuda
+    cuda.CUDAGraph, cuda.Event, torch.no_grad = (lambda: program), Event, nullcontext
+    cuda.current_stream = lambda device=None: stream
+    serve = cuda_graph.replaying(program, [Memory(log, 1)], "cuda:0")
+    return serve, program, log
+
+
+def test_a_served_graph_computes_from_what_it_is_given_and_later_calls_change_nothing(graphed):
+    serve, _, log = graphed
+    (first,) = serve([Memory(log, 5)])
+    (second,) = serve([Memory(log, 7)])
+    assert (first.data, second.data) == (10, 14)
+    each = ["in", "replay", "out", "record"]
+    assert log == ["record", *(["wait for the last", *each] * 2)]
+
+
+def test_two_threads_never_use_the_memory_of_a_graph_at_once(graphed):
+    serve, program, log = graphed
+    made, others = {}, []
+
+    def call(value):
+        made[value] = serve([Memory(log, value)])[0].data
+
+    def meanwhile():
+        if not others:
+            others.append(threading.Thread(target=call, args=(7,)))
+            others[0].start()
+            others[0].join(0.2)
+            assert made == {}, "the other call did not wait"
+
+    program.meanwhile = meanwhile
+    call(5)
+    others[0].join()
+    assert made == {5: 10, 7: 14}
+
+
+def test_what_cannot_be_captured_is_not_served_and_says_why(torch):
+    torch.no_grad, torch.cuda.set_stream = nullcontext, lambda stream: None
+    calls = []
+
+    def program(given):
+        calls.append(given)
+        if len(calls) > cuda_graph.WARM_CALLS:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(WorkerError, match=r"cannot be captured: .*\.item\(\)"):
+        cuda_graph.replaying(program, [1], "cuda:0")
+
+
+@pytest.mark.parametrize("name", ["torchscript", "torchscript-frozen", "aot-inductor"])
+def test_graphs_are_for_devices_and_race_there(monkeypatch, name):
+    monkeypatch.setattr(inductor.CompiledRuntime, "missing", torch_common.TorchRuntime.missing)
+    graph = runtimes.get(f"{name}@graph")
+    assert graph.missing(Target()) == "runs on cuda only; choose --device cuda"
+    assert graph.serves_with == ("torch",)
+    pair = (Workload(model="mlp"), name)
+    raced = [[n for _, n in race.with_tunings([pair], target)] for target in (Target(), CUDA)]
+    assert [f"{name}@graph" in names for names in raced] == [False, True]
+
+
+def test_a_package_in_a_graph_has_one_runner_and_no_events(torch, monkeypatch, tmp_path):
+    """And is loaded once for all batch sizes that share it."""
+    asked = []
+
+    def loader(path, name, alone, runners, at):
+        asked.append((path, alone, runners, at))
+        return SimpleNamespace(run=lambda tensors: tensors)
+
+    torch._C = SimpleNamespace(_aoti=SimpleNamespace(AOTIModelPackageLoader=loader))
+    torch.device = lambda name: SimpleNamespace(index=0)
+    artifact = artifacts.Artifact(
+        folder=tmp_path, names=["x"], dtypes=["float32"], batch_dims=[0],
+        files={1: "model-1.pt2", 2: "model.pt2", 4: "model.pt2"},
+    )  # fmt: skip
+    for option, wanted in (("", (False, inductor.RUNNERS)), ("graph", (True, 1))):
+        loaded = inductor._Loaded(artifact, CUDA, option)
+        for batch in artifact.files:
+            loaded.servable(batch)
+        assert asked == [
+            (str(tmp_path / name), *wanted, 0) for name in ("model-1.pt2", "model.pt2")
+        ]
+        asked.clear()
+
+
+def test_other_sizes_than_a_graph_was_captured_for_have_no_artifact(tmp_path):
+    made = artifacts.Artifact(
+        folder=tmp_path, names=["x"], dtypes=["float32"], batch_dims=[0], is_fixed=True,
+        files={2: "model.pt", 4: "model.pt"},
+    )  # fmt: skip
+    assert made.dynamic is None
+    with pytest.raises(WorkerError):
+        made.file(None)
+
+
+def test_why_a_runtime_of_graphs_is_not_delivered_is_in_the_race(monkeypatch):
+    _, others = deliverable(["all", "torchscript"], CUDA, Workload(model="mlp"))
+    reasons = dict(others)
+    assert "torchscript@graph" in reasons["cuda-graph"]
+    assert "thread" in reasons["onnxruntime-cuda-graph"]
+
+
+def test_memory_is_no_goal_on_a_device(monkeypatch):
+    monkeypatch.setattr(api, "pick_device", lambda device: "cuda:0")
+    with pytest.raises(UsageError, match="peak memory"):
+        Asked(model="mlp", aim="memory")
+    assert Asked(model="mlp", aim="startup").device == "cuda:0"
+
+
+def test_a_card_is_known_by_its_name_its_architecture_and_its_driver(torch, monkeypatch):
+    card = SimpleNamespace(name="NVIDIA H200", major=9, minor=0)
+    torch.cuda.get_device_properties = {"cuda:0": card}.get
+    monkeypatch.setattr(torch_common, "read", lambda root, path: "580.65.06")
+    name = torch_common.gpu_name("cuda:0")
+    assert name == "NVIDIA H200, compute capability 9.0, driver 580.65.06"
+
+
+def test_what_was_compiled_for_another_card_is_not_taken_from_the_cache(monkeypatch):
+    cards = iter(["H100", "H200", "H200"])
+    monkeypatch.setattr(series, "_gpus", lambda: [{"name": next(cards), "driver": "580"}])
+    workload = Workload(model="mlp")
+    (point,) = points_for(workload, batches=[1], runtimes=["aot-inductor"], device="cuda:0")
+    first, second, third = (series.artifact_key(point, [1], {}) for _ in range(3))
+    assert first != second == third
+
+
+# --- engines of TensorRT that are delivered ----------------------------------------------------
+
+
+@pytest.fixture
+def engines(loaded, monkeypatch, tmp_path):
+    """What TensorRT is exported to and loaded from; ``takes`` says which outputs it computes."""
+    port = SimpleNamespace
+    takes = ["y"]
+
+    class Building(FakeSession):
+        def __init__(self, path, options, providers, enable_fallback):
+            super().__init__(path, options, providers, enable_fallback)
+            self.path, settings = Path(path), providers[0][1]
+            if settings.get("trt_dump_ep_context_model") == "1":
+                file = Path(settings["trt_ep_context_file_path"])
+                file.write_text("\n".join(takes))
+                file.with_name("TRTKernel_sm90.engine").write_bytes(b"engine")
+            elif "trt_engine_cache_path" in settings:
+                Path(settings["trt_engine_cache_path"], "another.engine").touch()
+
+    def read(path, load_external_data):
+        names = Path(path).read_text().splitlines()
+        return port(graph=port(input=[port(name="x")], output=[port(name=n) for n in names]))
+
+    def export(made, *, static):
+        assert static, "an engine with sizes of its own is built when a session starts"
+        files = {1: "model-1.onnx", 4: "model-4.onnx"}
+        for name in files.values():
+            (made.folder / name).write_text("y")
+            (made.folder / f"{name}.data").touch()
+        return files
+
+    sys.modules["onnxruntime"].InferenceSession = Building
+    monkeypatch.setitem(sys.modules, "onnx", SimpleNamespace(load=read))
+    monkeypatch.setattr(onnxruntime_cuda, "export_onnx", export)
+    folder = tmp_path / "length-16/tensorrt/artifact"
+    folder.mkdir(parents=True)
+    made = artifacts.Artifact(folder=folder, names=["x"], dtypes=["float32"], batch_dims=[0])
+    made.target = Target(device="cuda:0", precision="float16")
+    monkeypatch.setattr(artifacts.Artifact, "read", lambda directory: made)
+    return made, takes
+
+
+def test_engines_are_built_before_files_are_hashed_and_not_when_they_are_loaded(
+    engines, tmp_path, monkeypatch
+):
+    made, _ = engines
+    runtime = runtimes.get("tensorrt")
+    assert set(runtime.serves_with) == {"onnxruntime-gpu", "tensorrt", "torch"}
+    made.files = runtime.write(made)
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
+    hashed = deployment.files_in(tmp_path)
+    artifact = "length-16/tensorrt/artifact"
+    assert set(hashed) == {
+        f"{artifact}/batch-{batch}/{name}"
+        for batch in (1, 4) for name in ("engine.onnx", "TRTKernel_sm90.engine")
+    }  # fmt: skip
+    assert {s.providers[0][1]["trt_fp16_enable"] for s in FakeSession.sessions} == {"1"}
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
+    FakeSession.sessions.clear()
+    loaded = runtime.load(None, CUDA, tmp_path)
+    for batch in made.files:
+        loaded.session(batch)
+    assert deployment.files_in(tmp_path) == hashed
+    paths = [str(session.path.relative_to(made.folder)) for session in FakeSession.sessions]
+    assert paths == ["batch-1/engine.onnx", "batch-4/engine.onnx"]
+    settings = {key for s in FakeSession.sessions for key in s.providers[0][1]}
+    assert not [key for key in settings if "cache" in key or "dump" in key]
+    assert "NVIDIA_TF32_OVERRIDE" not in os.environ, "best not set where an engine runs"
+    with pytest.raises(WorkerError, match="only parts"):
+        loaded.serve(None)
+
+
+def test_an_engine_of_a_part_of_the_model_is_measured_and_not_delivered(engines, tmp_path):
+    made, takes = engines
+    takes[:] = ["inner"]  # of the last part that was written
+    runtime = runtimes.get("tensorrt")
+    made.files = runtime.write(made)
+    assert made.files == {1: "model-1.onnx", 4: "model-4.onnx"}
+    loaded = runtime.load(None, CUDA, tmp_path)
+    with pytest.raises(WorkerError, match="only parts of the model"):
+        loaded.serve(1)
+    made.inputs = lambda batch: ["array"]
+    loaded.bind(4)
+    cache = FakeSession.sessions[-1].providers[0][1]["trt_engine_cache_path"]
+    assert cache == str(made.directory / "engines" / "4")
+    assert not deployment.files_in(made.folder).keys() - {
+        f"model-{batch}.onnx{end}" for batch in (1, 4) for end in ("", ".data")
+    }

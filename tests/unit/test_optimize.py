@@ -500,6 +500,46 @@ def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
     assert run._known(mine, points, 3) is None, "the file was changed since"
 
 
+def test_a_session_on_another_card_or_driver_is_not_taken(tmp_path, monkeypatch):
+    mine = asked(tmp_path, device="cuda:0")
+    points = [mine.point(W1, "torchscript")]
+    libraries = run.host.libraries(runtimes.distributions())
+    card = {"name": "H200", "driver": "580", "sm_clock_mhz": 345}
+    found = Environment(host="h", system="s", python="3", cores=2, cpu=run.host.cpu_model(),
+                        libraries=libraries, gpus=(card,))  # fmt: skip
+    session = Session(session="s", started=STARTED.isoformat(), version="0", command=(),
+                      environment=found)  # fmt: skip
+    outcome = Outcome(session="s", point=points[0].key(), process=0, status="ok")
+    effort = Effort(session="s", wall_ns=1, setup_ns=1, measuring_ns=1, calls_ns=1)
+    monkeypatch.setattr(run.store, "read", lambda folder: ([session, outcome, effort], []))
+    monkeypatch.setattr(run.api, "document", lambda records, *_: "taken")
+    taken = []
+    for here in (card | {"sm_clock_mhz": 1980}, card | {"name": "H100"}, card | {"driver": "570"}):
+        monkeypatch.setattr(run.host, "gpus", lambda here=here: (here,))
+        taken.append(run._known(mine, points, 1))
+    assert taken == ["taken", None, None]
+
+
+def test_the_manifest_names_the_card_that_artifacts_were_made_on(tmp_path, monkeypatch):
+    mine = asked(tmp_path, device="cuda:0")
+    for name, packages in (("torchscript@graph", {"torch"}), ("tensorrt", {"torch", "tensorrt"})):
+        monkeypatch.setattr(delivery.metadata, "version", lambda name: "1")
+        folder = tmp_path / "made" / name
+        inner = folder / "model" / name.replace("@", "-") / "artifact"
+        inner.mkdir(parents=True)
+        Artifact(folder=inner, names=["x"], dtypes=["float32"], batch_dims=[0], gpu="H200").write()
+        shapes = [
+            Shape(batch=1, length=None, sizes=((1, 4),), reason="left to eager"),
+            Shape(batch=4, length=None, sizes=((4, 4),), runtime=name,
+                  folder=str(inner.parent.relative_to(folder))),
+        ]  # fmt: skip
+        interface = Interface(parameters=[], inputs=[], dtypes=[])
+        Delivery(mine, folder, Sizes())._describe(interface, shapes)
+        found = deployment.parse(folder)
+        assert found.gpu == "H200"
+        assert packages | {"numpy"} <= set(found.packages)
+
+
 def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
     tmp_path, monkeypatch
 ):

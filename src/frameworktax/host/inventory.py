@@ -95,6 +95,11 @@ def gpus() -> tuple[dict[str, Any], ...]:
     return parse_gpus(_smi(f"--query-gpu={','.join(_GPU_FIELDS)}") or "")
 
 
+def cards(found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return name and driver of ``gpus()``: engines and compiled kernels are for these alone."""
+    return [f"{gpu.get('name')}, driver {gpu.get('driver')}" for gpu in found]
+
+
 def gpu_processes() -> int | None:
     """Return how many processes hold a compute context on any device; None where not known."""
     listed = _smi("--query-compute-apps=pid")

@@ -350,9 +350,13 @@ def artifact_key(point: Point, batches: list[int], libraries: Mapping[str, str])
         "libraries": dict(libraries),
         "python": platform.python_version(),
         "cpu": host.cpu_model(),
+        "gpus": [] if point.platform == "cpu" else host.cards(_gpus()),
     }
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
     return f"{point.runtime}-{digest}"
+
+
+_gpus = functools.cache(host.gpus)
 
 
 @functools.cache

@@ -130,6 +130,11 @@ class Asked:
                 "on a CPU throughput is highest with one thread a call and as many calls at once "
                 "as there are processors; leave out --threads"
             )
+        if self.aim == "memory" and self.device != "cpu":
+            raise UsageError(
+                "peak memory is that of the host, and on a GPU most of it is the device's; "
+                "choose --for latency, throughput or startup"
+            )
         self.workloads = tuple(self._shapes())
 
     def _shapes(self) -> Iterator[Workload]:
@@ -291,8 +296,8 @@ def deliverable(
         runtime = runtimes.get(name)
         if name == REFERENCE or name in racing:
             continue
-        why = None if runtime.serves_with else "is for measuring alone"
-        if why is not None and runtime.needs_model:
+        why = None if runtime.serves_with else runtime.undelivered or "is for measuring alone"
+        if why is not None and runtime.needs_model and not runtime.undelivered:
             why = "needs the model's own code in every process"
         if why is not None and name in asked:
             raise UsageError(f"{name} cannot be delivered: it {why}; choose another runtime")
@@ -361,12 +366,14 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
         return None
     records, _ = store.read(asked.store)
     wanted = {point.key() for point in points}
-    here = host.cpu_model(), host.libraries(runtimes.distributions())
+    on_cpu = asked.device == "cpu"
+    gpus = [] if on_cpu else host.cards(host.gpus())
+    here = host.cpu_model(), host.libraries(runtimes.distributions()), gpus
     changed = _last_change(str(asked.model))
     places = {
-        r.session: (r.environment.cpu, r.environment.libraries)
+        r.session: (e.cpu, e.libraries, [] if on_cpu else host.cards(e.gpus))
         for r in records
-        if isinstance(r, Session) and r.started > changed
+        if isinstance(r, Session) and r.started > changed and (e := r.environment)
     }
     sessions = [r.session for r in records if isinstance(r, Effort)]  # not of interrupted ones
     for session in reversed(sessions):

@@ -25,7 +25,8 @@ from frameworktax.errors import WorkerError
 from frameworktax.host.cache import atomic_path
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import configure, flatten
+from frameworktax.runtimes.cuda_graph import replayed, replaying
+from frameworktax.runtimes.torch_common import configure, flatten, gpu_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +54,8 @@ class Artifact:
         files: batch size → the engine's file that serves it, by name within the folder.
         notes: (code, text) pairs that belong beside every number.
         free_dimension: the engine's name for the batch, where it has one.
+        is_fixed: whether a file that several batch sizes share serves no other size.
+        gpu: that it was made on, None for a CPU.
     """
 
     folder: Path
@@ -62,6 +65,8 @@ class Artifact:
     files: dict[int, str] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
     free_dimension: str | None = None
+    is_fixed: bool = False
+    gpu: str | None = None
 
     @classmethod
     def read(cls, directory: Path) -> Artifact:
@@ -104,7 +109,7 @@ class Artifact:
     @property
     def dynamic(self) -> str | None:
         """The name of the file that serves several batch sizes, so that its batch is dynamic."""
-        names = list(self.files.values())
+        names = [] if self.is_fixed else list(self.files.values())
         return next((name for name in names if names.count(name) > 1), None)
 
     def inputs(self, batch: int) -> list[np.ndarray]:
@@ -208,6 +213,7 @@ class Export(Artifact):
             dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors.values()],
             batch_dims=[model.batch_dims.get(path) for path in tensors],
             notes=list(model.notes),
+            gpu=gpu_name(target.device) if target.is_cuda else None,
         )
 
     def each(self, suffix: str) -> dict[int, str]:
@@ -282,6 +288,9 @@ class Export(Artifact):
 class ArtifactLoaded(Loaded):
     """What runs an artefact; a call's result is a sequence of arrays unless a subclass differs."""
 
+    takes_torch: ClassVar[bool] = False
+    """Whether what ``serve`` returns takes torch's tensors on the device, and returns such."""
+
     def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
         self._artifact = artifact
         self._target = target
@@ -303,8 +312,8 @@ class ArtifactLoaded(Loaded):
         """Return a function from inputs in the artefact's order to outputs in the module's.
 
         Several threads may call it at once, and what it returned stays as it is. It is called with
-        arrays, or with torch's tensors (``TorchArtifactLoaded``), contiguous, of the sizes that
-        were prepared.
+        arrays, or with torch's tensors (``takes_torch``), contiguous, of the sizes that were
+        prepared.
 
         Args:
             batch: of the inputs; None for any that the artefact's dynamic file takes.
@@ -342,6 +351,7 @@ def copying(make: Callable[[], Memory]) -> Serve:
 class TorchArtifactLoaded(ArtifactLoaded):
     """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches."""
 
+    takes_torch = True
     outputs = Loaded.outputs
 
     def start(self) -> None:
@@ -371,11 +381,22 @@ class TorchArtifactLoaded(ArtifactLoaded):
             with mode():
                 return program(*inputs)
 
-        return call
+        return replayed(call) if self._is_graph else call
 
     def serve(self, batch: int | None) -> Serve:
-        """Return a call of the program that serves this batch, without gradients."""
-        return without_gradients(self.program(batch))
+        """Return a call of the program that serves this batch, or of its graph, no gradients."""
+        program = self.servable(batch)
+        if batch is None or not self._is_graph:
+            return without_gradients(program)
+        return replaying(program, self.tensors(batch), self._target.device)
+
+    def servable(self, batch: int | None) -> Any:
+        """Return the program that serves this batch, for several threads."""
+        return self.program(batch)
+
+    @property
+    def _is_graph(self) -> bool:
+        return self._option == variants.GRAPH
 
     def tensors(self, batch: int) -> tuple[torch.Tensor, ...]:
         """Return the inputs of a batch size on the device."""
@@ -425,6 +446,7 @@ class ArtifactRuntime(Runtime):
         configure(target)
         with staged(directory) as folder, torch.no_grad():
             export = Export(self.exported(model, target), batches, target, folder)
+            export.is_fixed = self.option == variants.GRAPH
             export.finish(self.write(export))
 
     def exported(self, model: Model, target: Target) -> Model:

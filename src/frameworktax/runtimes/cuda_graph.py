@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ class CudaGraph(TorchRuntime):
     paradigm = "graph-replay"
     devices = ("cuda",)
     kv_caches = ("static",)
+    undelivered = "needs the model's own code; torchscript@graph and aot-inductor@graph do not"
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing: a GPU, a torch built for it, then the rest."""
@@ -61,13 +64,54 @@ class GraphLoaded(TorchLoaded):
         if self._decoder is not None:  # which records its steps when first called
             call()
             return call
-        replay, output = recorded(call)
+        return replayed(call)
 
-        def replayed() -> Any:
+
+def replayed(call: Call) -> Call:
+    """Return a call that replays the kernels of another; each overwrites the last one's output.
+
+    Raises:
+        WorkerError: the call cannot be captured; the message says why.
+    """
+    replay, output = recorded(call)
+
+    def again() -> Any:
+        replay()
+        return output
+
+    return again
+
+
+def replaying(
+    program: Callable[..., Sequence[Any]], inputs: Sequence[Any], device: str
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return a call of a program's graph, whose ``inputs`` tensors are copied into, outputs out of.
+
+    Several threads may call it: a graph's memory is that of one call at a time. The lock orders
+    what is enqueued, the event what the device does, for callers may have streams of their own.
+
+    Raises:
+        WorkerError: the program cannot be captured; the message says why.
+    """
+    import torch
+
+    with torch.no_grad():
+        replay, outputs = recorded(lambda: program(*inputs))
+    lock, done = threading.Lock(), torch.cuda.Event()
+    done.record(torch.cuda.current_stream(device))
+
+    def serve(tensors: Sequence[Any]) -> Sequence[Any]:
+        with torch.no_grad(), lock:
+            stream = torch.cuda.current_stream(device)
+            stream.wait_event(done)
+            for into, tensor in zip(inputs, tensors, strict=True):
+                into.copy_(tensor)
             replay()
-            return output
+            made = [output.clone() for output in outputs]
+            done.record(stream)
+        return made
 
-        return replayed
+    return serve
 
 
 def recorded(call: Call, ready: Call | None = None) -> tuple[Call, Any]:

@@ -55,7 +55,7 @@ class Eager(TorchRuntime):
         reason = super().missing(target)
         if reason is None and target.is_cuda and target.precision == "int8":
             return "int8 runs on a CPU only; choose --device cpu"
-        return reason or variants.missing(self.option, target)
+        return reason
 
     def variables(self) -> Mapping[str, str]:
         """Return what sets the allocator."""

@@ -17,10 +17,8 @@ from frameworktax.runtimes.artifacts import (
     ArtifactRuntime,
     Export,
     Exported,
-    Serve,
     TorchArtifactLoaded,
     static_note,
-    without_gradients,
 )
 from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.torch_common import (
@@ -227,18 +225,24 @@ class _Loaded(TorchArtifactLoaded):
                 shutil.rmtree(unpacked, ignore_errors=True)
 
     def _own_loader(self, path: Path, runners: int) -> Any:
-        """Return a call of the shared object alone; ``runners`` of them at once."""
+        """Return a call of the shared object alone; ``runners`` of them at once, one in a graph.
+
+        A graph can hold none of the events by which it counts its runners.
+        """
         import torch
 
         device = torch.device(self._target.device)
         at = device.index if device.index is not None else -1
         kind = torch._C._aoti.AOTIModelPackageLoader
-        run = kind(str(path), "model", False, runners, at).run
+        run = kind(str(path), "model", self._is_graph, 1 if self._is_graph else runners, at).run
         return lambda *tensors: run(list(tensors))
 
-    def serve(self, batch: int | None) -> Serve:
-        """Return a call of the package's own loader."""
-        return without_gradients(self._own_loader(self._artifact.file(batch), RUNNERS))
+    def servable(self, batch: int | None) -> Any:
+        """Return a call of the package's own loader, which unpacks outside of the deployment."""
+        path = self._artifact.file(batch)
+        if path not in self._programs:
+            self._programs[path] = self._own_loader(path, RUNNERS)
+        return self._programs[path]
 
     def notes(self) -> list[tuple[str, str]]:
         return [*super().notes(), NOTE]
@@ -250,10 +254,10 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
     name = "aot-inductor"
     serves_with = ("torch",)
     loaded = _Loaded
-    tunings = ("static",)
+    tunings = ("static", "graph")
     options: ClassVar[Mapping[str, str]] = {
         "static": "a package for each batch size",
-        **variants.options("bfloat16"),
+        **variants.options("bfloat16", "graph"),
     }
 
     def prepare(

@@ -278,7 +278,7 @@ class OnnxLoaded(ArtifactLoaded):
         Small inputs of known sizes are copied: to name and check arrays takes longer.
         """
         session, names = self.session(batch), self._artifact.names
-        if batch is not None and not self.place and _is_static(session):
+        if batch is not None and _is_static(session):
             given = self._artifact.inputs(batch)
             if sum(array.nbytes for array in given) <= COPIED_BYTES:
                 return copying(lambda: self._memory(session, given))

@@ -7,6 +7,7 @@ and runs that.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 from frameworktax import runtimes
 from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
-from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve, TorchArtifactLoaded
+from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve
 from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.deployment import (
     Axes,
@@ -30,6 +31,7 @@ from frameworktax.runtimes.deployment import (
     Shape,
     shape_name,
 )
+from frameworktax.runtimes.torch_common import gpu_name
 
 Run = Callable[[Sequence[Any]], Any]
 Build = Callable[[Iterator[Any]], Any]
@@ -201,6 +203,7 @@ class Deployment(StandIn):
     def _serve(self) -> dict[Sizes, Served]:
         """Return what serves each shape."""
         target = Target(self.manifest.device, self.manifest.precision, self.manifest.threads)
+        self._check_gpu()
         loaded: dict[str, Loaded] = {}
         serving: dict[tuple[str, int | None], Served] = {}
         found = {}
@@ -219,6 +222,22 @@ class Deployment(StandIn):
                 ) from error
             found[shape.sizes] = serving[folder, batch]
         return found
+
+    def _check_gpu(self) -> None:
+        """Refuse another card or driver than compiled code and engines were made for.
+
+        Raises:
+            DeploymentError: says what both are.
+        """
+        its, here = self.manifest.gpu, "no GPU that torch reaches"
+        if its is not None:
+            with contextlib.suppress(RuntimeError, AssertionError):
+                here = gpu_name(self.manifest.device)
+            if here != its:
+                raise DeploymentError(
+                    f"{self.folder}: made for {its}, here is {here}; "
+                    f"rebuild it: {self.manifest.command}"
+                )
 
     def _run(self, sizes: Sizes, *, on_torch: bool) -> Run | None:
         """Return what runs inputs of these sizes, padded where that is proven equal."""
@@ -288,7 +307,7 @@ def served_by(engine: Loaded, batch: int | None) -> Served:
     """
     if not isinstance(engine, ArtifactLoaded):
         raise WorkerError("unavailable", "this runtime cannot be delivered")
-    return engine.serve(batch), isinstance(engine, TorchArtifactLoaded)
+    return engine.serve(batch), engine.takes_torch
 
 
 def _conversions(
@@ -310,7 +329,7 @@ def _conversions(
 
     if not given:
         return (
-            lambda array: torch.from_numpy(np.array(array)).to(device),
+            lambda array: torch.from_numpy(np.array(array, order="C")).to(device),
             lambda tensor, kind: typed(tensor, kind).cpu().numpy(),
         )
     if taken:

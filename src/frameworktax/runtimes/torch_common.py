@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import cache_folder, own_entry
+from frameworktax.host.machine import ROOT, read
 from frameworktax.models.generate import Decoder
+from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ class TorchRuntime(Runtime):
     imports: ClassVar[tuple[str, ...]] = ("torch",)
     has_symbols: ClassVar[bool] = True
 
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing, for the option too."""
+        return super().missing(target) or variants.missing(self.option, target)
+
 
 def configure(target: Target) -> None:
     """Set torch's threads and its current device, and have float32 mean float32 on a GPU.
@@ -59,6 +65,15 @@ def configure(target: Target) -> None:
         if target.precision == "float32":
             torch.set_float32_matmul_precision("highest")
             torch.backends.cudnn.allow_tf32 = False
+
+
+def gpu_name(device: str) -> str:
+    """Return what compiled code and engines are made for: card, compute capability, driver."""
+    import torch
+
+    card = torch.cuda.get_device_properties(device)
+    driver = read(ROOT, "sys/module/nvidia/version") or "of unknown version"
+    return f"{card.name}, compute capability {card.major}.{card.minor}, driver {driver}"
 
 
 def confine(threads: int) -> None:

@@ -64,8 +64,9 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
     places = ("operator",)
     serves_with = ("torch",)
     options: ClassVar[Mapping[str, str]] = variants.options(
-        "autograd", "autograd-unfused", "bfloat16", "nhwc"
+        "autograd", "autograd-unfused", "bfloat16", "nhwc", "graph"
     )
+    tunings: ClassVar[tuple[str, ...]] = ("graph",)
     loaded = _Loaded
     freezes: ClassVar[bool] = False
 
@@ -109,7 +110,7 @@ class TorchScriptFrozen(TorchScript):
     """``torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module)))``."""
 
     name = "torchscript-frozen"
-    options: ClassVar[Mapping[str, str]] = variants.options("bfloat16", "nhwc")
-    tunings: ClassVar[tuple[str, ...]] = ("nhwc",)
+    options: ClassVar[Mapping[str, str]] = variants.options("bfloat16", "nhwc", "graph")
+    tunings: ClassVar[tuple[str, ...]] = ("nhwc", "graph")
     loaded = _FrozenLoaded
     freezes = True

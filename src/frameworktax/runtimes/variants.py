@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 AUTOGRAD, UNFUSED, MALLOC, JEMALLOC = "autograd", "unfused", "malloc", "jemalloc"
-NARROW, NHWC = "bfloat16", "nhwc"
+NARROW, NHWC, GRAPH = "bfloat16", "nhwc", "graph"
 STEPS: Mapping[str, str] = {
     AUTOGRAD: "autograd on",
     UNFUSED: "attention spelled out in operators",
@@ -29,6 +29,7 @@ STEPS: Mapping[str, str] = {
     JEMALLOC: "jemalloc in malloc's place",
     NARROW: "computes in bfloat16; inputs and outputs as they were",
     NHWC: "images and weights channels-last",
+    GRAPH: "captured as a CUDA graph when it is loaded, then replayed",
 }
 KEEP: Mapping[str, str] = {
     "MALLOC_MMAP_MAX_": "0",
@@ -68,6 +69,8 @@ def missing(option: str, target: Target) -> str | None:
         return "jemalloc not installed; install it (apt install libjemalloc2)"
     if target.precision == "int8" and option:
         return "int8 has no variants; choose another --precision"
+    if GRAPH in words(option) and not target.is_cuda:
+        return "runs on cuda only; choose --device cuda"
     return None
 
 
