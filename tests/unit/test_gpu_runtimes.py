@@ -289,7 +289,7 @@ def loaded(monkeypatch, tmp_path):
         names=["x"],
         free_dimension=None,
         notes=[],
-        new_tokens=None,
+        gpu=None,
     )
     monkeypatch.setattr(artifacts.Artifact, "read", lambda directory: artifact)
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
@@ -657,6 +657,12 @@ def test_a_card_is_known_by_its_name_its_architecture_and_its_driver(torch, monk
     monkeypatch.setattr(torch_common, "read", lambda root, path: "580.65.06")
     name = torch_common.gpu_name("cuda:0")
     assert name == "NVIDIA H200, compute capability 9.0, driver 580.65.06"
+
+    def none(device):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    torch.cuda.get_device_properties = none
+    assert "no GPU" in torch_common.gpu_name("cuda:0")
 
 
 def test_what_was_compiled_for_another_card_is_not_taken_from_the_cache(monkeypatch):

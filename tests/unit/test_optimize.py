@@ -520,26 +520,6 @@ def test_a_session_on_another_card_or_driver_is_not_taken(tmp_path, monkeypatch)
     assert taken == ["taken", None, None]
 
 
-def test_the_manifest_names_the_card_that_artifacts_were_made_on(tmp_path, monkeypatch):
-    mine = asked(tmp_path, device="cuda:0")
-    for name, packages in (("torchscript@graph", {"torch"}), ("tensorrt", {"torch", "tensorrt"})):
-        monkeypatch.setattr(delivery.metadata, "version", lambda name: "1")
-        folder = tmp_path / "made" / name
-        inner = folder / "model" / name.replace("@", "-") / "artifact"
-        inner.mkdir(parents=True)
-        Artifact(folder=inner, names=["x"], dtypes=["float32"], batch_dims=[0], gpu="H200").write()
-        shapes = [
-            Shape(batch=1, length=None, sizes=((1, 4),), reason="left to eager"),
-            Shape(batch=4, length=None, sizes=((4, 4),), runtime=name,
-                  folder=str(inner.parent.relative_to(folder))),
-        ]  # fmt: skip
-        interface = Interface(parameters=[], inputs=[], dtypes=[])
-        Delivery(mine, folder, Sizes())._describe(interface, shapes)
-        found = deployment.parse(folder)
-        assert found.gpu == "H200"
-        assert packages | {"numpy"} <= set(found.packages)
-
-
 def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
     tmp_path, monkeypatch
 ):

@@ -224,11 +224,8 @@ class Delivery:
 
     def _describe(self, interface: Interface, shapes: Sequence[Shape]) -> None:
         asked = self._asked
-        served = deployment.served(shapes)
-        needed = {"numpy"}.union(*(runtimes.get(str(s.runtime)).serves_with for s in served))
-        made_on = None
-        if asked.device != "cpu":
-            made_on = Artifact.read(self._folder / str(served[0].folder)).gpu
+        used = {shape.runtime for shape in shapes if shape.runtime is not None}
+        needed = {"numpy", *(name for one in used for name in runtimes.get(one).serves_with)}
         self._write(
             Manifest(
                 model=asked.workloads[0].model,
@@ -238,7 +235,6 @@ class Delivery:
                 frameworktax=__version__,
                 python=platform.python_version(),
                 machine=deployment.this_machine(),
-                gpu=made_on,
                 packages={name: metadata.version(name) for name in sorted(needed)},
                 device=asked.device,
                 precision=asked.target.precision,

@@ -55,7 +55,7 @@ class Artifact:
         notes: (code, text) pairs that belong beside every number.
         free_dimension: the engine's name for the batch, where it has one.
         is_fixed: whether a file that several batch sizes share serves no other size.
-        gpu: that it was made on, None for a CPU.
+        gpu: that it was made on and is for, with its driver; None for a CPU.
     """
 
     folder: Path
@@ -385,10 +385,17 @@ class TorchArtifactLoaded(ArtifactLoaded):
 
     def serve(self, batch: int | None) -> Serve:
         """Return a call of the program that serves this batch, or of its graph, no gradients."""
+        import torch
+
         program = self.servable(batch)
-        if batch is None or not self._is_graph:
-            return without_gradients(program)
-        return replaying(program, self.tensors(batch), self._target.device)
+        if batch is not None and self._is_graph:
+            return replaying(program, self.tensors(batch), self._target.device)
+
+        def serve(tensors: Sequence[Any]) -> Sequence[Any]:
+            with torch.no_grad():
+                return program(*tensors)  # type: ignore[no-any-return] # an engine's
+
+        return serve
 
     def servable(self, batch: int | None) -> Any:
         """Return the program that serves this batch, for several threads."""
@@ -407,17 +414,6 @@ class TorchArtifactLoaded(ArtifactLoaded):
             torch.from_numpy(array).to(self._target.device, getattr(torch, dtype))
             for array, dtype in zip(arrays, self._artifact.dtypes, strict=True)
         )
-
-
-def without_gradients(program: Callable[..., Any]) -> Serve:
-    """Return a call of a program with tensors in order."""
-    import torch
-
-    def serve(tensors: Sequence[Any]) -> Sequence[Any]:
-        with torch.no_grad():
-            return program(*tensors)  # type: ignore[no-any-return] # an engine's
-
-    return serve
 
 
 def wide(array: np.ndarray) -> np.ndarray:
@@ -458,5 +454,12 @@ class ArtifactRuntime(Runtime):
         """Write the engine's files; return batch size → name of its file in the folder."""
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Read the manifest of what was exported."""
-        return self.loaded(Artifact.read(directory), target, self.option)
+        """Read the manifest of what was exported.
+
+        Raises:
+            WorkerError: it was made for another GPU, or with another driver.
+        """
+        artifact = Artifact.read(directory)
+        if artifact.gpu is not None and (here := gpu_name(target.device)) != artifact.gpu:
+            raise WorkerError("unavailable", f"made for {artifact.gpu}, here is {here}")
+        return self.loaded(artifact, target, self.option)

@@ -294,7 +294,6 @@ class Manifest:
         frameworktax: version that wrote it.
         python: version it was made with.
         machine: it was measured on.
-        gpu: the same, with its driver; None for a CPU.
         packages: distribution → version that serving needs, exactly.
         device: and ``precision``, ``threads``: of the measurements.
         aim: what the race was for: latency, throughput, memory or startup.
@@ -317,7 +316,6 @@ class Manifest:
     precision: str
     threads: int
     aim: str = "latency"
-    gpu: str | None = None
     padding: Padding | None = None
     unpadded: str | None = None
     interface: Interface

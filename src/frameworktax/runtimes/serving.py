@@ -7,7 +7,6 @@ and runs that.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,6 @@ from frameworktax.runtimes.deployment import (
     Shape,
     shape_name,
 )
-from frameworktax.runtimes.torch_common import gpu_name
 
 Run = Callable[[Sequence[Any]], Any]
 Build = Callable[[Iterator[Any]], Any]
@@ -203,7 +201,6 @@ class Deployment(StandIn):
     def _serve(self) -> dict[Sizes, Served]:
         """Return what serves each shape."""
         target = Target(self.manifest.device, self.manifest.precision, self.manifest.threads)
-        self._check_gpu()
         loaded: dict[str, Loaded] = {}
         serving: dict[tuple[str, int | None], Served] = {}
         found = {}
@@ -222,22 +219,6 @@ class Deployment(StandIn):
                 ) from error
             found[shape.sizes] = serving[folder, batch]
         return found
-
-    def _check_gpu(self) -> None:
-        """Refuse another card or driver than compiled code and engines were made for.
-
-        Raises:
-            DeploymentError: says what both are.
-        """
-        its, here = self.manifest.gpu, "no GPU that torch reaches"
-        if its is not None:
-            with contextlib.suppress(RuntimeError, AssertionError):
-                here = gpu_name(self.manifest.device)
-            if here != its:
-                raise DeploymentError(
-                    f"{self.folder}: made for {its}, here is {here}; "
-                    f"rebuild it: {self.manifest.command}"
-                )
 
     def _run(self, sizes: Sizes, *, on_torch: bool) -> Run | None:
         """Return what runs inputs of these sizes, padded where that is proven equal."""

@@ -71,7 +71,10 @@ def gpu_name(device: str) -> str:
     """Return what compiled code and engines are made for: card, compute capability, driver."""
     import torch
 
-    card = torch.cuda.get_device_properties(device)
+    try:
+        card = torch.cuda.get_device_properties(device)
+    except (RuntimeError, AssertionError):
+        return "no GPU that torch reaches"
     driver = read(ROOT, "sys/module/nvidia/version") or "of unknown version"
     return f"{card.name}, compute capability {card.major}.{card.minor}, driver {driver}"
 
