@@ -598,9 +598,14 @@ def test_graphs_are_for_devices_and_race_there(monkeypatch, name):
     graph = runtimes.get(f"{name}@graph")
     assert graph.missing(Target()) == "runs on cuda only; choose --device cuda"
     assert graph.serves_with == ("torch",)
-    pair = (Workload(model="mlp"), name)
-    raced = [[n for _, n in race.with_tunings([pair], target)] for target in (Target(), CUDA)]
-    assert [f"{name}@graph" in names for names in raced] == [False, True]
+    workload = Workload(model="mlp")
+    for wanted in ([name], [name, f"{name}@graph"]):
+        assert deliverable(wanted, CUDA, workload)[0] == [name, f"{name}@graph"]
+    graph_first = deliverable([f"{name}@graph", name], CUDA, workload)[0]
+    assert graph_first == [f"{name}@graph", name]
+    assert deliverable(name, Target(), workload)[0] == [name]
+    names = [n for _, n in race.with_tunings([(workload, name)], CUDA)]
+    assert f"{name}@graph" not in names, "it raced already"
 
 
 def test_a_package_in_a_graph_has_one_runner_and_no_events(torch, monkeypatch, tmp_path):

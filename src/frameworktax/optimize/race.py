@@ -295,8 +295,7 @@ def with_tunings(
         options = [option for option in known.tunings if target.threads > 1 or option != SERIAL]
         options += [option for option in LOWER if option in allowed and option in known.options]
         names = [f"{runtime}@{option}" for option in options if not known.option]
-        able = [n for n in names if runtimes.get(n).missing(target) is None]
-        found += [(workload, n) for n in able if runtimes.get(n).cannot(workload) is None]
+        found += [(workload, n) for n in names if runtimes.get(n).cannot(workload) is None]
     return found
 
 

@@ -38,6 +38,7 @@ from frameworktax.records import (
 )
 from frameworktax.runtimes.base import LOWER, Target
 from frameworktax.runtimes.deployment import Manifest, Shape, shape_name
+from frameworktax.runtimes.variants import GRAPH
 from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:
@@ -304,12 +305,14 @@ def deliverable(
         why = why or runtime.missing(target) or runtime.cannot(workload)
         if why is None:
             racing.append(name)
+            if target.is_cuda and GRAPH in runtime.options and not runtime.option:
+                racing.append(f"{name}@{GRAPH}")  # may be fastest where the plain one is slowest
         else:
             others.append((name, why))
     if not racing:
         reasons = "; ".join(f"{name}: {why}" for name, why in others)
         raise UsageError(f"no runtime that can be delivered runs here: {reasons}")
-    return racing, others
+    return list(dict.fromkeys(racing)), others
 
 
 # --- stages ---------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
     name = "aot-inductor"
     serves_with = ("torch",)
     loaded = _Loaded
-    tunings = ("static", "graph")
+    tunings = ("static",)
     options: ClassVar[Mapping[str, str]] = {
         "static": "a package for each batch size",
         **variants.options("bfloat16", "graph"),

@@ -66,7 +66,6 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
     options: ClassVar[Mapping[str, str]] = variants.options(
         "autograd", "autograd-unfused", "bfloat16", "nhwc", "graph"
     )
-    tunings: ClassVar[tuple[str, ...]] = ("graph",)
     loaded = _Loaded
     freezes: ClassVar[bool] = False
 
@@ -111,6 +110,6 @@ class TorchScriptFrozen(TorchScript):
 
     name = "torchscript-frozen"
     options: ClassVar[Mapping[str, str]] = variants.options("bfloat16", "nhwc", "graph")
-    tunings: ClassVar[tuple[str, ...]] = ("nhwc", "graph")
+    tunings: ClassVar[tuple[str, ...]] = ("nhwc",)
     loaded = _FrozenLoaded
     freezes = True
