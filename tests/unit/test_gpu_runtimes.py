@@ -632,6 +632,28 @@ def test_a_package_in_a_graph_has_one_runner_and_no_events(torch, monkeypatch, t
         asked.clear()
 
 
+@pytest.mark.parametrize(("batch", "warm"), [(4, cuda_graph.WARM_CALLS), (None, 0)])
+def test_kernels_are_compiled_when_a_program_is_loaded_on_a_device(torch, monkeypatch, batch, warm):
+    torch.no_grad, calls = nullcontext, []
+
+    class Loaded(artifacts.TorchArtifactLoaded):
+        def open(self, path):
+            pytest.fail("another program is served")
+
+        def servable(self, batch):
+            return calls.append
+
+        def tensors(self, batch):
+            return [f"inputs of {batch}"]
+
+    loaded = object.__new__(Loaded)
+    loaded._option = ""
+    for loaded._target, wanted in ((CUDA, warm), (Target(), 0)):
+        calls.clear()
+        loaded.serve(batch)
+        assert calls == [f"inputs of {batch}"] * wanted
+
+
 def test_other_sizes_than_a_graph_was_captured_for_have_no_artifact(tmp_path):
     made = artifacts.Artifact(
         folder=tmp_path, names=["x"], dtypes=["float32"], batch_dims=[0], is_fixed=True,

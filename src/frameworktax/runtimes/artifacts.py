@@ -25,7 +25,7 @@ from frameworktax.errors import WorkerError
 from frameworktax.host.cache import atomic_path
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.cuda_graph import replayed, replaying
+from frameworktax.runtimes.cuda_graph import WARM_CALLS, replayed, replaying
 from frameworktax.runtimes.torch_common import configure, flatten, gpu_name
 
 if TYPE_CHECKING:
@@ -395,6 +395,9 @@ class TorchArtifactLoaded(ArtifactLoaded):
             with torch.no_grad():
                 return program(*tensors)  # type: ignore[no-any-return] # an engine's
 
+        if batch is not None and self._target.is_cuda:  # kernels are compiled or read at first
+            for _ in range(WARM_CALLS):
+                serve(self.tensors(batch))
         return serve
 
     def servable(self, batch: int | None) -> Any:
