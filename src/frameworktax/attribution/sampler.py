@@ -201,11 +201,14 @@ def open_sampler(stretch_ns: int, threads: int = 1) -> Sampler:
     Raises:
         OSError: this host does not allow it.
     """
-    from frameworktax.attribution.every_thread import EveryThreadSampler
     from frameworktax.attribution.perf_event import PERIOD_NS, PerfEventSampler
 
-    kind = EveryThreadSampler if threads > 1 else PerfEventSampler
-    return kind(stretch_ns, period_ns=drawn_period_ns(PERIOD_NS))
+    period_ns = drawn_period_ns(PERIOD_NS)
+    if threads == 1:
+        return PerfEventSampler(stretch_ns, period_ns=period_ns)
+    from frameworktax.attribution.every_thread import EveryThreadSampler
+
+    return EveryThreadSampler(stretch_ns, period_ns=period_ns)
 
 
 def attribute_cpu(

@@ -195,16 +195,13 @@ _read: tuple[tuple[int, int], _Map] | None = None
 def _own_map(addresses: Iterable[int]) -> _Map:
     """Return the mappings of this process; they are read anew where they may have changed.
 
-    Reading takes 5 ms and more, a tenth of a sample. Files are mapped when libraries are loaded,
-    which the loader counts; generated code may have moved at any time.
+    Reading takes up to 5 ms, a tenth of a sample. Files are mapped when libraries are loaded, which
+    the loader counts; where generated code was there is only generated code without it.
     """
     global _read
     counts = _loaded_libraries()
-    if _read is not None and _read[0] == counts:
-        found = (_read[1].find(address) for address in addresses)
-        if all(region is not None and not region.is_generated for region in found):
-            return _read[1]
-    _read = counts, _read_map(Path("/proc/self"))
+    if _read is None or _read[0] != counts or None in map(_read[1].find, addresses):
+        _read = counts, _read_map(Path("/proc/self"))
     return _read[1]
 
 
