@@ -26,21 +26,6 @@ def test_calls_are_dropped_until_caches_are_warm():
     assert timing.time_block(call, calls=10, clock=clock).latency_ns == (2_000_000,) * 10
 
 
-def test_of_short_calls_eight_are_dropped_on_the_host():
-    """A device's clock may rise for longer: there calls fill the time."""
-    clock, made = FakeClock(), []
-
-    def call():
-        made.append(1)
-        clock.work(1_000_000)
-
-    timing.time_block(call, calls=20, clock=clock)
-    assert len(made) == 8 + 20
-    made.clear()
-    timing.time_block(call, calls=20, on_device=True, clock=clock)
-    assert len(made) == 15 + 20 + 20
-
-
 def test_one_call_is_dropped_where_one_is_long():
     clock, made = FakeClock(), []
 

@@ -62,8 +62,7 @@ def cost_s(series: Series, batch: int, process: int = 0) -> float:
 
 def block_s(call_ns: int) -> float:
     """Return what a block takes, with the calls dropped at its head."""
-    head_ns = min(timing.WARM_IN_NS, timing.WARM_IN_CALLS * call_ns)
-    return (head_ns + call_ns * (1 + timing.calls_for(call_ns))) / 1e9
+    return (timing.WARM_IN_NS + call_ns * (1 + timing.calls_for(call_ns))) / 1e9
 
 
 def round_s(call_ns: int) -> float:

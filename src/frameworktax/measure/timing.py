@@ -26,12 +26,11 @@ MIN_CALLS = 5
 """Calls a block has at least (METHOD: blocks of at least 5 calls)."""
 MAX_CALLS = 200
 """A longer block makes its median no better."""
-WARM_IN_NS, WARM_IN_CALLS = 15_000_000, 8
-"""Time and, on the host, number of calls dropped at the head of a block, whichever comes first.
+WARM_IN_NS = 15_000_000
+"""Time for calls dropped at the head of a block, one at least, as many as are timed at most.
 
-One at least, as many as are timed at most. Other processes ran since the last block, and their code
-and data are in the caches: calls of 0.3 to 9 ms took 50 % longer at first, 11 % the second time and
-1 % the seventh; dropping one left medians 5 to 10 % high.
+Other processes ran since the last block, and their code and data are in the caches. Calls of 3 ms
+were 19 % slow at first and settled within 10 ms; dropping one call left medians 5 to 10 % high.
 """
 WARMUP_CALLS = 10
 """Calls of warm-up at least; some runtimes still compile on their second call."""
@@ -124,7 +123,7 @@ def time_block(
     gc.collect()
     gc.disable()
     try:
-        _warm_in(call, synchronize, calls if on_device else min(calls, WARM_IN_CALLS), clock)
+        _warm_in(call, synchronize, calls, clock)
         if first_token is not None:
             return _token_block(call, synchronize, first_token, calls, clock)
         if on_device:
@@ -136,10 +135,10 @@ def time_block(
 
 
 def _warm_in(
-    call: Callable[[], Any], synchronize: Callable[[], None], most: int, clock: Clock
+    call: Callable[[], Any], synchronize: Callable[[], None], calls: int, clock: Clock
 ) -> None:
     start = clock.wall_ns()
-    for _ in range(most):
+    for _ in range(calls):
         call()
         synchronize()
         if clock.wall_ns() - start >= WARM_IN_NS:
