@@ -22,7 +22,7 @@ from common import Bench, BenchmarkError, Row, options, run_command
 BLOCKS, TABLE_BLOCKS = 1_000_000, 400_000
 """Of both stores; 20 are of one point."""
 TARGETS = {"open": (8.0, 1_000_000_000), "table": (5.0, 1_000_000_000)}
-"""Part → seconds and bytes at most. One process reads the whole store; two took under 5 s."""
+"""Part → seconds and bytes at most."""
 REPEATS = 5
 COMMAND = (sys.executable, "-m", "frameworktax")
 

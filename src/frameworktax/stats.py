@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from operator import truediv
 from statistics import fmean, median
@@ -114,53 +113,17 @@ def process_interval(blocks_by_process: Sequence[Sequence[float]]) -> Estimate |
     return mean_interval([median(blocks) for blocks in filled], BY_PROCESS)
 
 
-@dataclass(frozen=True)
-class Intervals:
-    """Intervals of many groups, each field of shape (groups,).
-
-    Attributes:
-        value: means nothing where ``n`` is below 2, like the ends.
-        low: its lower end.
-        high: its upper end.
-        n: the number of values behind it.
-        alone: whether those are the blocks of the only process.
-    """
-
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    n: np.ndarray
-    alone: np.ndarray
-
-    def exp(self) -> Intervals:
-        """Return intervals of what these are logarithms of."""
-        import numpy as np
-
-        return Intervals(
-            np.exp(self.value), np.exp(self.low), np.exp(self.high), self.n, self.alone
-        )
-
-    def estimates(self, of_several: str, of_one: str) -> list[Estimate | None]:
-        """Return them one by one, by a method each for several processes and for the only one."""
-        columns = (c.tolist() for c in (self.value, self.low, self.high, self.n, self.alone))
-        return [
-            Estimate(value=value, low=low, high=high, method=of_one if alone else of_several, n=n)
-            if n > 1
-            else None
-            for value, low, high, n, alone in zip(*columns, strict=True)
-        ]
-
-
 def process_intervals(
-    values: np.ndarray, group: np.ndarray, process: np.ndarray, groups: int
-) -> Intervals:
-    """Return ``process_interval`` of many groups at once.
+    values: np.ndarray, group: np.ndarray, process: np.ndarray, groups: int, *, logs: bool = False
+) -> list[Estimate | None]:
+    """Return ``process_interval`` of many groups at once, of ``logs`` as ``ratio_interval`` does.
 
     Args:
         values: of a block each, shape (blocks,), sorted by group and process.
         group: number of each block's group, shape (blocks,).
         process: of each block, shape (blocks,).
         groups: how many there are.
+        logs: whether the values are logarithms of ratios.
     """
     import numpy as np
 
@@ -181,8 +144,15 @@ def process_intervals(
         half = np.sqrt(squares / (n - 1) / n)
     for count in np.unique(n[n > 1]).tolist():
         half[n == count] *= t_quantile(CONFIDENCE, count - 1)
-    value = base + mean
-    return Intervals(value, value - half, value + half, n, alone)
+    ends = np.stack([base + mean, base + mean - half, base + mean + half])
+    of_several, of_one = (PAIRED, PAIRED + ONE_PROCESS) if logs else (BY_PROCESS, BY_BLOCK)
+    columns = (*(np.exp(ends) if logs else ends), n, alone)
+    return [
+        Estimate(value=value, low=low, high=high, method=of_one if is_one else of_several, n=count)
+        if count > 1
+        else None
+        for value, low, high, count, is_one in zip(*(c.tolist() for c in columns), strict=True)
+    ]
 
 
 def within_one_process(*estimates: Estimate | None) -> bool:

@@ -73,7 +73,7 @@ def test_columns_have_the_same_times(tmp_path):
         *others, timed = store.read_columns(tmp_path / f"{most}")[0]
         assert others == store.read(tmp_path / f"{most}")[0][:2]
         assert [tuple(timed.samples([row])) for row in range(most)] == times[:most]
-        assert timed.latency_ns.typecode == {2: "I", 4: "q"}[most]
+        assert timed.latencies[0].itemsize == {2: 4, 4: 8}[most]
         assert timed.calls.tolist() == [len(ns) for ns in times[:most]]
         assert timed.cpu_ns.tolist() == [block.cpu_ns for block in blocks]
 

@@ -1,11 +1,16 @@
 """A large store as columns: the same numbers as a report."""
 
+import importlib
+import multiprocessing
+import os
 import random
+import threading
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 import sample_records as data
 from hypothesis import given
@@ -17,8 +22,10 @@ from frameworktax.analysis.summary import summarise
 from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
 from frameworktax.stats import process_interval, ratio_interval
-from frameworktax.store.columns import Blocks
+from frameworktax.store import shards
+from frameworktax.store.columns import Blocks, Part
 
+reading = importlib.import_module("frameworktax.store.read")  # a function hides it
 AT = Point(workload=Workload(model="m"), runtime="eager")
 
 
@@ -165,7 +172,10 @@ def test_all_points_at_once_have_the_intervals_of_each_by_itself(of_points):
         for (process, round_), ns in rounds.items()
     ]
     random.Random(1).shuffle(made)
-    timed = Blocks([*made, *made], once=True)
+    half = len(made) // 2
+    timed = Blocks([Part(made[:half]), Part(made[half:]), Part(made)], once=True)
+    rows = [timed.samples([row]) for row in range(len(made))]
+    assert rows == [[ns, ns, ns + 9] for ns in map(int, timed.median_ns)]
     assert len(timed.calls) == len(made)
     numbers = {
         number: i for i, p in enumerate(points) for number in [timed.groups.get(("s", p.key()))]
@@ -195,3 +205,52 @@ def same(found, expected):
             close = pytest.approx(getattr(expected, name), rel=1e-9, abs=1e-9 * width)
             assert getattr(found, name) == close
         assert (found.low == found.high) == (width == 0)
+
+
+@pytest.mark.parametrize("is_daemon", [False, True])
+def test_other_processes_read_the_blocks_of_a_large_store(tmp_path, monkeypatch, is_daemon):
+    records = data.sample_records()
+    parts = [records[i::3] for i in range(3)]
+    for number, part in enumerate(parts):
+        fill(tmp_path, f"s{number}", [*part, *parts[number - 1][:9]])
+    torn = tmp_path / "s1.jsonl"
+    lines = torn.read_bytes().splitlines(keepends=True)
+    block = next(i for i, line in enumerate(lines) if line.startswith(reading.BLOCKS))
+    outcome = next(line for line in lines if b'"outcome"' in line)
+    cut = lines[block][:90] + outcome  # runs into another record
+    lines[block] = cut
+    torn.write_bytes(b"".join([*lines, b"{}\n"])[:-9])
+    *others, timed = store.read_columns(tmp_path)[0]
+    notes = store.read_columns(tmp_path)[1]
+    assert [note.code for note in notes] == ["torn-line"] * 2
+    here, decode = os.getpid(), shards.compact_block
+
+    def elsewhere(line):
+        assert (os.getpid() == here) == is_daemon or line in cut
+        return decode(line)
+
+    monkeypatch.setattr(shards, "compact_block", elsewhere)
+    monkeypatch.setattr(reading, "PART_BYTES", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", is_daemon)
+    found, same_notes = store.read_columns(tmp_path)
+    assert (found[:-1], same_notes) == (others, notes)
+    assert found[-1].groups == timed.groups
+    for name in ("group", "process", "round", "calls", "median_ns", "sum_ns", "cpu_ns", "first"):
+        assert np.array_equal(getattr(found[-1], name), getattr(timed, name))
+
+
+@pytest.mark.parametrize("message", ["version 99", "was ended"])
+def test_what_ends_another_process_is_one_line(tmp_path, monkeypatch, message):
+    for name in "ab":
+        fill(tmp_path, name, [subject(name), *blocks(name, [1, 2])])
+    if message == "version 99":
+        (tmp_path / "b.jsonl").write_text('{"schema": "frameworktax.store", "version": 99}\n')
+    else:
+        monkeypatch.setattr(shards, "compact_block", lambda _: os.kill(os.getpid(), 9))
+    monkeypatch.setattr(reading, "PART_BYTES", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    with pytest.raises(StoreError, match=message):
+        store.read_columns(tmp_path)

@@ -35,7 +35,7 @@ from frameworktax.stats import (
     process_interval,
     relative_half_width,
 )
-from frameworktax.store.columns import Blocks
+from frameworktax.store.columns import Blocks, Part
 
 WORST_FIRST: tuple[Status, ...] = (
     "crashed",
@@ -158,7 +158,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
             started[record.session] = record.started
         elif kind == Calibration.kind:
             calibrations[record.session][record.round] = block_median(record.latency_ns)
-    timed = timed or Blocks(blocks)
+    timed = timed or Blocks([Part(blocks)])
     points: dict[str, list[PointRecords]] = defaultdict(list)
     for group, subjects in of[Subject.kind].items():
         session, key = group

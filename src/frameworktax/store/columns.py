@@ -10,14 +10,38 @@ from typing import Any, ClassVar
 import numpy as np
 
 from frameworktax.records import Estimate
-from frameworktax.stats import (
-    BY_BLOCK,
-    BY_PROCESS,
-    ONE_PROCESS,
-    PAIRED,
-    block_medians,
-    process_intervals,
-)
+from frameworktax.stats import block_medians, process_intervals
+
+
+class Part:
+    """Blocks in any order, as columns."""
+
+    def __init__(self, blocks: Iterable[Any]) -> None:
+        """Take in ``Block`` records, or ``CompactBlock``."""
+        self.groups: dict[tuple[str, str], int] = {}
+        self.aside: tuple[dict[int, Sequence[int]], ...] = ({}, {})
+        numbers, times, latency_ns = array("q"), array("d"), array("I")
+        groups, (enqueue_ns, first_token_ns) = self.groups, self.aside
+        for row, block in enumerate(blocks):
+            own = block.latency_ns
+            group = groups.setdefault((block.session, block.point), len(groups))
+            numbers.extend((group, block.process, block.round, len(own)))
+            calls = block.pipelined_calls
+            times.extend((block.cpu_ns, block.pipelined_ns / calls if calls else np.nan))
+            try:
+                latency_ns += array(latency_ns.typecode, own)
+            except OverflowError:  # from 4.3 s on
+                latency_ns = array("q", latency_ns)
+                latency_ns += array("q", own)
+            if block.enqueue_ns is not None:
+                enqueue_ns[row] = block.enqueue_ns
+            if block.first_token_ns is not None:
+                first_token_ns[row] = block.first_token_ns
+        self.numbers = np.array(numbers).reshape(-1, 4)
+        self.latency_ns = np.array(latency_ns)
+        calls_of = self.numbers[:, 3]
+        medians, sums = block_medians(self.latency_ns, np.cumsum(calls_of) - calls_of, calls_of)
+        self.times = np.column_stack([np.array(times).reshape(-1, 2), medians, sums])
 
 
 class Blocks:
@@ -40,42 +64,37 @@ class Blocks:
 
     kind: ClassVar[str] = "blocks"
 
-    def __init__(self, blocks: Iterable[Any], *, once: bool = False) -> None:
-        """Take in blocks, ``once``: the first of those with the same group, process and round."""
+    def __init__(self, parts: Sequence[Part], *, once: bool = False) -> None:
+        """Take parts together, ``once``: the first of equal group, process and round."""
         self.groups: dict[tuple[str, str], int] = {}
-        numbers, times, latency_ns = array("q"), array("d"), array("I")
-        aside: tuple[dict[int, Sequence[int]], ...] = ({}, {})
-        groups = self.groups
-        for row, block in enumerate(blocks):
-            own = block.latency_ns
-            group = groups.setdefault((block.session, block.point), len(groups))
-            numbers.extend((group, block.process, block.round, len(own)))
-            calls = block.pipelined_calls
-            times.extend((block.cpu_ns, block.pipelined_ns / calls if calls else np.nan))
-            try:
-                latency_ns += array(latency_ns.typecode, own)
-            except OverflowError:  # from 4.3 s on
-                latency_ns = array("q", latency_ns)
-                latency_ns += array("q", own)
-            if block.enqueue_ns is not None:
-                aside[0][row] = block.enqueue_ns
-            if block.first_token_ns is not None:
-                aside[1][row] = block.first_token_ns
-        columns = np.frombuffer(numbers, np.int64).reshape(-1, 4).T
-        calls = columns[3]
-        order = np.lexsort(columns[2::-1])  # stable
+        numbers = np.concatenate([np.empty((0, 4), np.int64), *(part.numbers for part in parts)]).T
+        row, before = 0, []
+        for part in parts:
+            known = [self.groups.setdefault(key, len(self.groups)) for key in part.groups]
+            own = slice(row, row + len(part.numbers))
+            numbers[0, own] = np.array(known, np.int64)[numbers[0, own]]
+            before.append(row)
+            row = own.stop
+        order = np.lexsort(numbers[2::-1])  # stable
         if once:
-            same = np.all(np.diff(columns[:3, order]) == 0, axis=0)
+            same = np.all(np.diff(numbers[:3, order]) == 0, axis=0)
             order = np.delete(order, np.flatnonzero(same) + 1)
-        self.latency_ns = latency_ns
-        self.first = (np.cumsum(calls) - calls)[order]
-        self.group, self.process, self.round, self.calls = columns[:, order]
-        self.cpu_ns, self.pipelined_ns = np.frombuffer(times).reshape(-1, 2).T[:, order]
-        self.median_ns, self.sum_ns = block_medians(latency_ns, self.first, self.calls)
-        self.start = np.searchsorted(self.group, np.arange(len(groups) + 1))
-        rows = {old: new for new, old in enumerate(order.tolist())} if any(aside) else {}
+        self.latencies = [part.latency_ns for part in parts]
+        self.first = (np.cumsum(numbers[3]) - numbers[3])[order]
+        self.group, self.process, self.round, self.calls = numbers[:, order]
+        times = np.concatenate([np.empty((0, 4)), *(part.times for part in parts)])[order]
+        self.cpu_ns, self.pipelined_ns, self.median_ns, self.sum_ns = times.T
+        self.start = np.searchsorted(self.group, np.arange(len(self.groups) + 1))
+        has_more = any(any(part.aside) for part in parts)
+        rows = {old: new for new, old in enumerate(order.tolist())} if has_more else {}
         self.enqueue_ns, self.first_token_ns = (
-            {rows[row]: times_ns for row, times_ns in one.items() if row in rows} for one in aside
+            {
+                rows[row + at]: times_ns
+                for row, part in zip(before, parts, strict=True)
+                for at, times_ns in part.aside[which].items()
+                if row + at in rows
+            }
+            for which in (0, 1)
         )
 
     def rows(self, group: int) -> range:
@@ -107,19 +126,20 @@ class Blocks:
         both = (np.bincount(self.group, c, len(self.groups)) for c in (self.sum_ns, self.cpu_ns))
         return list(zip(*(column.tolist() for column in both), strict=True))
 
-    def samples(self, rows: Iterable[int]) -> array[int]:
+    def samples(self, rows: Iterable[int]) -> list[int]:
         """Return the latencies of some rows, one after the other, ns."""
-        found = array(self.latency_ns.typecode)
+        ends = np.cumsum([len(latency_ns) for latency_ns in self.latencies])
+        found: list[int] = []
         for row in rows:
-            first = int(self.first[row])
-            found += self.latency_ns[first : first + int(self.calls[row])]
+            part = int(np.searchsorted(ends, self.first[row], side="right"))
+            first = self.first[row] - ends[part] + len(self.latencies[part])
+            found += self.latencies[part][first : first + self.calls[row]].tolist()
         return found
 
     @cached_property
     def latency(self) -> list[Estimate | None]:
         """The latency of each group, ns, over processes and their blocks."""
-        found = process_intervals(self.median_ns, self.group, self.process, len(self.groups))
-        return found.estimates(BY_PROCESS, BY_BLOCK)
+        return process_intervals(self.median_ns, self.group, self.process, len(self.groups))
 
     def ratios(self, above: Sequence[int], below: Sequence[int]) -> list[Estimate | None]:
         """Return ``stats.ratio_interval`` of groups over others, pair by pair."""
@@ -134,8 +154,7 @@ class Blocks:
         found = at[np.minimum(other, len(at) - 1)] == wanted
         rows, other, pair = rows[found], other[found], pair[found]
         logs = np.log(self.median_ns[rows] / self.median_ns[other])
-        found = process_intervals(logs, pair, self.process[rows], len(first)).exp()
-        return found.estimates(PAIRED, PAIRED + ONE_PROCESS)
+        return process_intervals(logs, pair, self.process[rows], len(first), logs=True)
 
 
 def _medians(run: np.ndarray, column: np.ndarray) -> np.ndarray:

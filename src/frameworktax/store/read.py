@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import StoreError, UsageError, nearest
 from frameworktax.records import (
     Block,
     LeftOut,
@@ -29,10 +33,16 @@ from frameworktax.store import shards
 from frameworktax.store.shards import Fault
 from frameworktax.store.write import stamp_of
 
+if TYPE_CHECKING:
+    from frameworktax.store.columns import Part
+
 NAMED = re.compile(
     rb'\{"record": ?"[a-z-]+", ?"session": ?"([^"\\]*)", ?"point": ?"([^"\\]*)"'
 ).match
 """Session and point of a line as every writer begins it."""
+BLOCKS = (b'{"record":"block"', b'{"record": "block"')
+PART_BYTES = 64_000_000
+"""A process for less than this is not worth starting."""
 CLOCK_STEP_S = 2
 """How far a session's clock may be behind its place in the store's order without a note."""
 FIELDS = (
@@ -136,28 +146,80 @@ def read_columns(
         wanted: which lines are parsed, where all points are asked for.
 
     Raises:
-        StoreError: as ``read`` does.
+        StoreError: as ``read`` does, or a process that reads was ended.
     """
-    from frameworktax.store.columns import Blocks  # numpy takes 0.1 s to import
+    import multiprocessing  # both take 30 ms
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
 
     found = shards.find(folder)
-    faults: list[Fault] = []
     wanted, keep = (wanted, None) if where is None else _selection(found, where)
-    first: dict[tuple[Any, ...], Record] = {}
+    read_one = partial(_blocks_apart, wanted=wanted, keep=keep)
+    size = sum(shard.stat().st_size for shard in found)
+    processes = min(len(os.sched_getaffinity(0)), len(found), size // PART_BYTES)
+    # a fork lacks the threads of its parent, and a daemon may have no children
+    forks = threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    if where is None and processes > 1 and forks:
+        fork, end = multiprocessing.get_context("fork"), (signal.SIGINT, signal.SIG_DFL)
+        try:
+            with ProcessPoolExecutor(processes, fork, signal.signal, end) as pool:
+                return _together(found, pool.map(read_one, found), wanted, keep)
+        except BrokenProcessPool as error:
+            raise StoreError("a process that reads the store was ended; try again") from error
+    return _together(found, map(read_one, found), wanted, keep)
 
-    def blocks() -> Iterator[Record]:
-        for shard in found:
-            for record, _ in shards.records(shard, faults, wanted, shards.COMPACT):
-                if keep is not None and not keep(record):
+
+def _blocks_apart(
+    shard: Path, wanted: shards.Wanted | None, keep: Callable[[Any], bool] | None
+) -> tuple[Part, list[tuple[int, bytes]]]:
+    """Return the blocks of a shard, and its other lines with their numbers."""
+    from frameworktax.store.columns import Part  # numpy takes 0.1 s to import
+
+    others = []
+
+    def blocks() -> Iterator[shards.CompactBlock]:
+        for number, line in shards.lines(shard):
+            if line.startswith(BLOCKS):
+                if wanted is not None and not wanted(line, Block.kind):
                     continue
-                if record.kind == Block.kind:
-                    yield record
+                try:
+                    block = shards.compact_block(line)
+                except shards.NOT_A_RECORD:
+                    pass
                 else:
-                    first.setdefault(record_id(record), record)
+                    if keep is None or keep(block):
+                        yield block
+                    continue
+            begins = shards.KIND(line) if wanted is not None else None
+            if begins is None or wanted is None or wanted(line, begins[1].decode()):
+                others.append((number, line))
 
-    timed = Blocks(blocks(), once=True)
+    return Part(blocks()), others
+
+
+def _together(
+    found: Sequence[Path],
+    parts: Iterable[tuple[Part, list[tuple[int, bytes]]]],
+    wanted: shards.Wanted | None,
+    keep: Callable[[Any], bool] | None,
+) -> tuple[list[Any], list[Note]]:
+    from frameworktax.store.columns import Blocks, Part
+
+    faults: list[Fault] = []
+    first: dict[tuple[Any, ...], Record] = {}
+    timed, stray = [], []
+    for shard, (part, others) in zip(found, parts, strict=True):
+        timed.append(part)
+        for record, _ in shards.decoded(shard, others, faults, wanted):
+            if keep is not None and not keep(record):
+                continue
+            if isinstance(record, Block):
+                stray.append(record)
+            else:
+                first.setdefault(record_id(record), record)
     records = list(first.values())
-    return [*records, timed], [*shards.notes(faults), *clock_notes(records)]
+    blocks = Blocks([*timed, Part(stray)], once=True)
+    return [*records, blocks], [*shards.notes(faults), *clock_notes(records)]
 
 
 def unique(

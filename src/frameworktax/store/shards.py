@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
@@ -115,7 +115,8 @@ _CHECKED_BLOCK = msgspec.json.Decoder(CompactBlock).decode
 _CHECKED_CALIBRATION = msgspec.json.Decoder(_Calibration).decode
 
 
-def _compact_block(line: bytes) -> CompactBlock:
+def compact_block(line: bytes) -> CompactBlock:
+    """Return the block of a line, or raise one of ``NOT_A_RECORD``."""
     block = _CHECKED_BLOCK(line)
     for times in (block.enqueue_ns, block.first_token_ns):
         if times is not None and len(times) != len(block.latency_ns):
@@ -124,7 +125,7 @@ def _compact_block(line: bytes) -> CompactBlock:
 
 
 def _block(line: bytes) -> Block:
-    _compact_block(line)  # it checks the numbers
+    compact_block(line)  # it checks the numbers
     block: Block = _PLAIN["block"](line)
     return block
 
@@ -141,8 +142,6 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "calibration": _calibration,
 }
 """Kind → what makes a record of a line of that kind, or raises one of ``NOT_A_RECORD``."""
-COMPACT: dict[str, Callable[[bytes], Any]] = {**DECODERS, "block": _compact_block}
-"""The same with blocks as ``CompactBlock``."""
 
 
 def decode_line(line: bytes) -> Record | None:
@@ -195,10 +194,7 @@ def find(folder: Path) -> list[Path]:
 
 
 def records(
-    shard: Path,
-    faults: list[Fault],
-    wanted: Wanted | None = None,
-    decoders: Mapping[str, Callable[[bytes], Any]] = DECODERS,
+    shard: Path, faults: list[Fault], wanted: Wanted | None = None
 ) -> Iterator[tuple[Record, bytes]]:
     """Yield the records of a shard in line order, repeated ones too, each with its bytes.
 
@@ -207,33 +203,48 @@ def records(
     Raises:
         StoreError: the file cannot be read, is no shard, or holds another version.
     """
+    return decoded(shard, lines(shard), faults, wanted)
+
+
+def lines(shard: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a shard with their numbers, from 1; of an empty file an empty one.
+
+    Raises:
+        StoreError: as ``records`` does.
+    """
     try:
         with shard.open("rb", buffering=BUFFER_BYTES) as file:
             read_line = partial(file.readline, LINE_BYTES)
             first = read_line()
             _check_first(shard, first)
-            if not first:
-                faults.append(Fault(shard.name, 1, "torn"))
             for number, line in enumerate(chain([first], iter(read_line, b"")), start=1):
                 if len(line) == LINE_BYTES:
                     raise StoreError(
                         f"{shard}: line {number} is longer than {LINE_BYTES >> 20} MB; remove the "
                         "file, no session writes such a line"
                     )
-                begins = KIND(line)
-                if begins is not None and (kind := begins[1].decode()) in DECODERS:
-                    if wanted is not None and not wanted(line, kind):
-                        continue
-                    try:
-                        record = decoders[kind](line)
-                    except NOT_A_RECORD:
-                        pass
-                    else:
-                        yield record, line
-                        continue
-                yield from _separated(shard, number, line, faults, wanted)
+                yield number, line
     except OSError as error:
         raise StoreError(f"cannot read {shard}: {error.strerror}") from error
+
+
+def decoded(
+    shard: Path, lines: Iterable[tuple[int, bytes]], faults: list[Fault], wanted: Wanted | None
+) -> Iterator[tuple[Record, bytes]]:
+    """Yield the records in some lines of a shard, as ``records`` does."""
+    for number, line in lines:
+        begins = KIND(line)
+        if begins is not None and (kind := begins[1].decode()) in DECODERS:
+            if wanted is not None and not wanted(line, kind):
+                continue
+            try:
+                record = DECODERS[kind](line)
+            except NOT_A_RECORD:
+                pass
+            else:
+                yield record, line
+                continue
+        yield from _separated(shard, number, line, faults, wanted)
 
 
 def _check_first(shard: Path, line: bytes) -> None:
@@ -283,6 +294,8 @@ def _separated(
     shard: Path, number: int, line: bytes, faults: list[Fault], wanted: Wanted | None
 ) -> Iterator[tuple[Record, bytes]]:
     """Yield the records in a line that is no plain record: none in a header or a blank."""
+    if not line:
+        faults.append(Fault(shard.name, number, "torn"))
     if not line.strip() or _is_header(shard, line):
         return
     parts = [line] if decode_line(line) is not None else _parts(line)
