@@ -464,7 +464,8 @@ class Places:
 class Parity:
     """Outputs of a point compared with eager in the same precision.
 
-    ``max_relative_difference`` is the largest difference over the largest reference value.
+    ``max_relative_difference`` is the largest difference over an output's largest reference value,
+    and ``max_abs_difference`` that difference.
     ``within_tolerance`` is None where the comparison proves nothing; ``reason`` says why.
     """
 

@@ -28,6 +28,23 @@ def test_difference_is_relative_to_the_largest_value():
     assert found.worst == "output 0 [1]: 0.501, eager 0.001"
 
 
+@pytest.mark.parametrize("beside", [np.array([640.0]), np.array([30_000])])
+def test_each_output_is_judged_by_its_own_size(beside):
+    scores = np.array([0.5, 0.25])
+    found = compare([beside, scores], [beside, scores + np.array([0.0, 0.25])], "float32")
+    assert found.within_tolerance is False
+    assert found.max_relative_difference == pytest.approx(0.5)
+    assert found.worst == "output 1 [1]: 0.5, eager 0.25"
+    assert compare([beside, scores], [beside, scores + 1e-5], "float32").within_tolerance is True
+
+
+def test_an_output_that_rounding_left_is_judged_by_the_size_of_the_largest():
+    sums, rest = np.array([1000.0]), np.array([1e-5])
+    assert compare([sums, rest], [sums, -rest], "float32").within_tolerance is True
+    assert compare([sums, rest], [sums, rest + 0.01], "float32").within_tolerance is False
+    assert compare([sums, rest * 0], [sums, rest * 0], "float32").within_tolerance is True
+
+
 def test_bfloat16_arithmetic_is_not_float32():
     rng = np.random.default_rng(0)
     exact = rng.normal(size=1000)
