@@ -24,7 +24,7 @@ from frameworktax.analysis.compare.contrasts import (
     sample_of,
 )
 from frameworktax.analysis.grouping import gather
-from frameworktax.errors import StoreError, UsageError, check_known, write_text
+from frameworktax.errors import DeploymentError, StoreError, UsageError, check_known, write_text
 from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
@@ -312,12 +312,16 @@ def measure_again(
     the others those of ``measure``.
 
     Raises:
-        DeploymentError: it cannot be loaded here.
+        DeploymentError: it cannot be loaded here, or has no proof.
         UsageError: another machine without ``across``, an impossible gate.
         NothingMeasuredError: nothing could be measured.
     """
-    deployment.read(folder)  # says why it cannot be loaded before anything is started
-    before = read(folder / deployment.PROOF)
+    manifest = deployment.read(folder)  # says why it cannot be loaded, before anything is started
+    try:
+        before = read(folder / deployment.PROOF)
+    except StoreError as error:
+        text = f"{folder}: {deployment.PROOF} is missing or damaged; rebuild it: {manifest.command}"
+        raise DeploymentError(text) from error
     plan = Plan(
         points=tuple(m.point for m in before.measurements),
         processes=processes,

@@ -1,6 +1,7 @@
 """A deployment's folder is looked at before anything in it is loaded; a call finds its artifact."""
 
 import collections
+import errno
 import inspect
 import json
 import os
@@ -14,6 +15,8 @@ import race_plugin
 
 import frameworktax as ft
 from frameworktax import models, runtimes
+from frameworktax.cli.compare import compare_command
+from frameworktax.comparing import measure_again
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.records import Workload
 from frameworktax.runtimes import artifacts, deployment, serving
@@ -436,7 +439,7 @@ def test_a_link_to_the_whole_deployment_is_followed(deploy, tmp_path):
 def test_where_a_build_of_torch_is_found_is_in_the_requirements():
     found = deployment.requirements({"torch": "2.13.0+cpu", "numpy": "2.4"}, "0.1").splitlines()
     assert found[:3] == ["frameworktax==0.1", "numpy==2.4", "torch==2.13.0+cpu"]
-    assert found[3].startswith("#") and found[3].endswith("/whl/cpu")
+    assert found[3].startswith("--extra-index-url https://") and found[3].endswith("/whl/cpu")
     assert len(deployment.requirements({"torch": "2.13.0"}, "0.1").splitlines()) == 2
 
 
@@ -497,6 +500,36 @@ def test_another_users_files_are_refused(deploy, monkeypatch):
 def test_what_every_user_may_write_is_refused(deploy):
     (deploy / "model/steady/artifact/model.npy").chmod(0o666)
     assert "every user" in refused(deploy)
+
+
+def test_one_that_may_not_be_read_is_not_made_again(deploy, monkeypatch):
+    def closed(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(deployment.os, "open", closed)
+    said = refused(deploy)
+    assert "chmod" in said and "optimize" not in said
+
+
+@pytest.mark.parametrize("proof", [None, "{}", "{"])
+def test_one_without_its_proof_is_not_compared(deploy, proof):
+    if proof is not None:
+        (deploy / "proof.json").write_text(proof)
+    with pytest.raises(DeploymentError, match=COMMAND):
+        measure_again(deploy)
+
+
+@pytest.mark.parametrize("beside", [{"b": "results"}, {"metric": "tax"}, {"model": ["a=b"]}])
+def test_what_would_be_ignored_beside_a_deployment_is_refused(deploy, beside):
+    with pytest.raises(UsageError, match="is a deployment"):
+        compare_command(str(deploy), **beside)
+
+
+def test_what_is_left_of_a_deployment_is_no_store(deploy):
+    (deploy / "proof.json").touch()
+    (deploy / "manifest.json").unlink()
+    with pytest.raises(DeploymentError, match="no deployment in"):
+        compare_command(str(deploy), gate="5%")
 
 
 def test_no_deployment_and_a_damaged_one(deploy, tmp_path):

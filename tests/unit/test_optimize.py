@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+from collections import namedtuple
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -399,6 +400,8 @@ def test_what_needs_the_model_does_not_race():
     assert "code" not in dict(others)["executorch"]
     with pytest.raises(UsageError, match="inductor cannot be delivered"):
         deliverable("inductor", Target(), W1)
+    with pytest.raises(UsageError, match="eager is"):
+        deliverable("eager", Target(), W1)
 
 
 def asked(tmp_path, **derived):
@@ -917,6 +920,29 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match="broken"), delivery.staged(tmp_path / "deploy"):
         raise OSError(errno.EPIPE, "broken")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "free", "ends"),
+    [("OSError: [Errno 28] No space left on device", 1 << 30, True), ("SIGABRT", 4096, True),
+     ("SIGABRT", 1 << 30, False)],
+)  # fmt: skip
+def test_an_export_that_fills_the_disk_ends_the_delivery_and_no_candidate(
+    tmp_path, monkeypatch, said, free, ends
+):
+    class Fills:
+        def export(self, *_):
+            raise WorkerError("crashed", said)
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(delivery.shutil, "disk_usage", lambda _: usage(1 << 40, 0, free))
+    one = race.Candidate(workload=W1, runtime="openvino")
+    failing = Delivery(asked(tmp_path), tmp_path, Fills())._export([one])
+    if ends:
+        with pytest.raises(OSError, match="No space left"):
+            list(failing)
+    else:
+        assert [key for key, _ in failing] == [(W1, "openvino")]
 
 
 def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ def compare_command(
     """
     from frameworktax import comparing
     from frameworktax.report.compare_blocks import compare_blocks
-    from frameworktax.runtimes.deployment import MANIFEST
+    from frameworktax.runtimes.deployment import MANIFEST, PROOF
 
     check_suffix(output, (".md",))
     out = Output(json_file, None, output, save_baseline, quiet=quiet, verbose=verbose)
@@ -69,7 +69,13 @@ def compare_command(
         out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
         return 0
     limit = None if gate is None else share(gate, "--gate")
-    if b is None and (Path(a) / MANIFEST).is_file():
+    is_deployment = any((Path(a) / name).is_file() for name in (MANIFEST, PROOF))
+    if is_deployment and not any(Path(a).glob("*.jsonl")):
+        if b or baseline or runtime or model or metric != "latency":
+            raise UsageError(
+                f"{a} is a deployment: its latency is measured again and compared with its proof; "
+                "give nothing beside it but --gate and --across"
+            )
         with out.view(comparing.AGAIN_S) as view:
             found = comparing.measure_again(
                 Path(a), gate=limit, across=across, reporter=view, command=sys.argv[1:]

@@ -53,6 +53,8 @@ LENGTHS = 4
 """Lengths between those asked for that padding is proven at; each builds the model."""
 REPLACED = ".replaced"
 """The end of the name under which an older deployment waits until the new one is in its place."""
+LEAST_BYTES = 1 << 20
+"""With less than this free, an export that crashed did so because the disk is full."""
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 DRAWS = 32
 """Inputs over which outputs are compared: the model's own, edge values and random ones."""
@@ -107,8 +109,8 @@ def staged(output: Path) -> Iterator[Path]:
         if error.errno not in UNWRITABLE:
             raise
         raise UsageError(
-            f"cannot write {output}: {error.strerror}; what was measured is kept: free space, or "
-            "name another with -o, and run the same command with --resume"
+            f"cannot write {output}: {error.strerror}; free space, or name another with -o; "
+            "--resume goes on with what was measured"
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -192,6 +194,9 @@ class Delivery:
                 batches = sorted(one.workload.batch for one in ones)
                 self._prover.export(ones[0].workload, ones[0].runtime, batches, to)
             except WorkerError as error:
+                full = os.strerror(errno.ENOSPC)
+                if full in str(error) or shutil.disk_usage(self._folder).free < LEAST_BYTES:
+                    raise OSError(errno.ENOSPC, full) from error
                 for one in ones:
                     yield (one.workload, one.runtime), f"exporting it to deliver it: {error}"
                 shutil.rmtree(to, ignore_errors=True)

@@ -311,6 +311,7 @@ def deliverable(
             others.append((name, why))
     if not racing:
         reasons = "; ".join(f"{name}: {why}" for name, why in others)
+        reasons = reasons or f"{REFERENCE} is what they are compared with; name others"
         raise UsageError(f"no runtime that can be delivered runs here: {reasons}")
     return list(dict.fromkeys(racing)), others
 

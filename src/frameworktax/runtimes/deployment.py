@@ -361,7 +361,7 @@ def requirements(packages: Mapping[str, str], version: str) -> str:
     """Return the text of ``requirements.txt``."""
     lines = [f"frameworktax=={version}", *(f"{n}=={v}" for n, v in sorted(packages.items()))]
     if build := packages.get("torch", "").partition("+")[2]:  # not on the package index
-        lines.append(f"# torch: --extra-index-url https://download.pytorch.org/whl/{build}")
+        lines.append(f"--extra-index-url https://download.pytorch.org/whl/{build}")
     return "\n".join(lines) + "\n"
 
 
@@ -398,9 +398,11 @@ def parse(folder: Path) -> Manifest:
             _check_owner(path, os.fstat(handle))
             text = file.read(MOST_BYTES)
     except OSError as error:
+        remedy = "make one: frameworktax optimize MODEL -o FOLDER"
+        if isinstance(error, PermissionError):
+            remedy = "chmod -R a+rX it"
         raise DeploymentError(
-            f"no deployment in {folder} ({error.strerror}: {MANIFEST}); "
-            "make one: frameworktax optimize MODEL -o FOLDER"
+            f"no deployment in {folder} ({error.strerror}: {MANIFEST}); {remedy}"
         ) from error
     try:
         data = json.loads(text)
