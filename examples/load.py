@@ -1,13 +1,12 @@
 """Sends requests to the server of an example; prints throughput and latency.
 
 python ../load.py http://127.0.0.1:8000 texts --requests 200 --seconds 120
-python ../load.py http://127.0.0.1:8001 vision --connections 2 --seconds 5
+python ../load.py http://127.0.0.1:8000 request.npz --connections 2 --seconds 5
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import random
 import re
@@ -15,27 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from functools import cache
 from http.client import HTTPConnection
 from itertools import count
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 
-SHAPES = {
-    "encoder": {"input_ids": ((1, 16), np.int64), "attention_mask": ((1, 16), np.int64)},
-    "vision": {"x": ((1, 3, 64, 64), np.float32)},
-}
 WORDS = re.findall(r"\w+", "where does the time go when a small model waits for its framework")
 SIZES = (4, 32)
-
-
-@cache
-def ones(model: str) -> bytes:
-    """Return the body of a request for ``/predict``: ones of the model's shapes."""
-    file = io.BytesIO()
-    np.savez(file, **{name: np.ones(shape, kind) for name, (shape, kind) in SHAPES[model].items()})
-    return file.getvalue()
 
 
 def texts(number: int, sizes: Sequence[int] = SIZES) -> bytes:
@@ -47,7 +34,7 @@ def texts(number: int, sizes: Sequence[int] = SIZES) -> bytes:
 
 def send(
     url: str,
-    what: str,
+    body: bytes | None = None,
     requests: int = sys.maxsize,
     connections: int = 2,
     seconds: float = 60,
@@ -57,7 +44,7 @@ def send(
 
     Args:
         url: of the server.
-        what: ``texts``, or the name of a model in ``SHAPES``.
+        body: of each request for ``/predict``; None sends drawn texts to ``/encode``.
         requests: to send in all.
         connections: that send side by side, each its next request after an answer.
         seconds: after which no further request is sent.
@@ -76,11 +63,10 @@ def send(
             and time.perf_counter() - started < seconds
             and not failures
         ):
-            is_text = what == "texts"
-            body = texts(number, sizes) if is_text else ones(what)
+            path, sent = ("/encode", texts(number, sizes)) if body is None else ("/predict", body)
             begin = time.perf_counter()
             try:
-                connection.request("POST", "/encode" if is_text else "/predict", body)
+                connection.request("POST", path, sent)
                 answer = connection.getresponse()
                 answer.read()
             except OSError as error:
@@ -110,13 +96,14 @@ def percentiles(latencies: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("url")
-    parser.add_argument("what", choices=("texts", *SHAPES))
+    parser.add_argument("what", help="texts, or a file: the body of a request for /predict")
     parser.add_argument("--requests", type=int, default=sys.maxsize)
     parser.add_argument("--connections", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10)
     given = parser.parse_args()
-    send(given.url, given.what, 100, given.connections, 1)  # warm
-    latencies, took = send(given.url, given.what, given.requests, given.connections, given.seconds)
+    body = None if given.what == "texts" else Path(given.what).read_bytes()
+    send(given.url, body, 100, given.connections, 1)  # warm
+    latencies, took = send(given.url, body, given.requests, given.connections, given.seconds)
     print(f"{len(latencies) / took:.1f} requests/s, {percentiles(latencies)}")
 
 

@@ -23,7 +23,7 @@ def scraped():
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         url = server.stdout.readline().strip()
-        answered, _ = send(url, "texts", REQUESTS, connections=2, seconds=300, sizes=(1, 4))
+        answered, _ = send(url, None, REQUESTS, connections=2, seconds=300, sizes=(1, 4))
         found = scrape(url)
         server.send_signal(signal.SIGINT)
         server.communicate(timeout=600)
