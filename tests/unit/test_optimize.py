@@ -858,6 +858,26 @@ def test_the_page_of_a_race_has_every_candidate_its_reason_and_a_picture(tmp_pat
         blocks.write_page(found, tmp_path / "race.md" / "below.md")
 
 
+def test_the_headline_has_both_ends_in_the_same_digits(tmp_path):
+    mine = asked(tmp_path)
+    mine.output.mkdir()
+    manifest = described(mine, mine.output, Sizes()).manifest
+    said = []
+    for gains in ((1.23, 1.24), (1.1, 1.24), (4.73, 8.77)):
+        pairs = zip(manifest.shapes, gains, strict=False)
+        shapes = tuple(replace(shape, gain=(g, g, g)) for shape, g in pairs)
+        found = run.Optimized(
+            folder=mine.output,
+            manifest=replace(manifest, shapes=shapes),
+            candidates=tuple(raced(measured("openvino", 20))),
+            undeliverable=(),
+            final=Run(measurements=()),
+        )
+        said.append(blocks.headline(found))
+    spans = ["is 1.2 × faster", "is 1.10 to 1.24 × faster", "is 4.7 to 8.8 × faster"]
+    assert [span in text for span, text in zip(spans, said, strict=True)] == [True] * 3
+
+
 # --- faults ---------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frameworktax.analysis.estimates import times
+from frameworktax.analysis.estimates import times_range
 from frameworktax.records import Estimate
 from frameworktax.report import charts, html
 from frameworktax.report.blocks import (
@@ -69,7 +69,7 @@ def headline(found: Optimized) -> str:
     if not delivered or found.folder is None:
         return f"{model}: nothing that can be delivered is proven faster than eager"
     gains = [shape.gain[0] for shape in delivered if shape.gain]
-    span = times(min(gains)) if len(gains) == 1 else f"{min(gains):.2f} to {times(max(gains))}"
+    span = times_range(Estimate(value=min(gains), low=min(gains), high=max(gains)))
     left = len(found.shapes) - len(delivered)
     rest = f"; {left} of {len(found.shapes)} shapes are left to eager" if left else ""
     return f"{model}: {found.folder} is {span} faster than eager, outputs proven equal{rest}"

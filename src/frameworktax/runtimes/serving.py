@@ -257,7 +257,7 @@ class Deployment(StandIn):
         more = f" and {len(known) - 8} more" if len(known) > 8 else ""
         return (
             f"no artifact serves {given}; this deployment serves {'; '.join(known[:8])}{more}: "
-            f"make one that does: {self.manifest.command}"
+            f"add the size to what makes it: {self.manifest.command}"
         )
 
     # --- standing in ------------------------------------------------------------------------------
