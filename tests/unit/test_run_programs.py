@@ -307,6 +307,63 @@ def test_modules_whose_calls_are_counted_are_inner_ones_inside_of_other_calls(wa
     assert len(thread.rows) < 3000 and len(thread.counted)
 
 
+def test_backward_and_steps_that_are_counted_are_all_there(watched):
+    torch, clock, read = watched
+    leaf, inner = timed(torch, clock, 0.001), timed(torch, clock, 0.001)
+
+    class Sgd(torch.optim.Optimizer):
+        def step(self, closure):
+            clock.pass_ms(0.001)
+            closure()
+
+    Sgd.step = torch.optim.Optimizer.profile_hook_step(Sgd.step)
+
+    class Learns(torch.nn.Module):
+        def forward(self):
+            torch.autograd.backward(leaf)
+
+    def fails():
+        leaf()
+        raise ValueError
+
+    def closure():
+        inner()
+        torch.autograd.backward(leaf)
+
+    def train(steps):
+        for number in range(steps):
+            torch.autograd.backward(leaf)  # the module is part of it
+            Sgd().step(closure)  # in a closure it is not
+            leaf()
+            if number % 10 == 0:
+                for raises in (torch.autograd.backward, Sgd().step):
+                    with pytest.raises(ValueError):
+                        raises(fails)
+                leaf()
+
+    train(1000)
+    learns = Learns()
+    learns()
+    learns()  # both in detail: backward in a module is part of it
+    thread = threading.Thread(target=train, args=(200,))
+    thread.start()
+    thread.join()
+    train(100)
+    found = read()
+
+    def calls_of(thread, kind, index=0):
+        roots = [root for root, about in found.roots.items() if about["kind"] == kind]
+        rows = thread.rows[thread.rows[:, 2] == roots[index]]
+        return observed._numbers(rows, thread.counted_of(roots[index]))[1]
+
+    for steps, thread in zip((1100, 200), found.threads.values(), strict=True):
+        assert calls_of(thread, "backward") == 2 * steps + steps // 10
+        assert calls_of(thread, "step") == steps + steps // 10
+        modules = [calls_of(thread, "module", index) for index in (0, 1)]
+        assert sorted(modules) == [steps, steps + 2 * (steps // 10)]
+        assert len(thread.rows) < 4 * steps
+
+
 def test_each_of_two_short_calls_in_a_closure_has_a_row(watched):
     torch, clock, read = watched
     net = timed(torch, clock, 0.001)
