@@ -278,8 +278,9 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
 def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
     stages, took_s = [], []
 
-    def raced_in(asked, pairs, budget_s, reporter, *, processes=3, until=None):
+    def raced_in(asked, pairs, budget_s, reporter, *, processes=3, until=None, precise_s=None):
         stages.append((len(pairs), round(budget_s, 3), processes))
+        assert precise_s == (25 if processes == 1 else None)
         tax = OwnTax(
             share=0.5, wall_ns=1, setup_ns=1, calls_ns=1, measuring_ns=int(took_s[-1] * 1e9)
         )
@@ -301,9 +302,9 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
         run.optimize_model(mine)
     finalists = len(race.with_tunings([(W1, name) for name in names[:3]], Target()))
     assert stages == [
-        (4, 25, 1), (finalists, 65, 3), (finalists, 60, 6),
-        (4, 25, 1), (finalists, 30, 3),  # no time is left for a run-off
-        (4, 25, 1), (finalists, 25, 3),  # the final has as much as the heats were to have
+        (4, 45, 1), (finalists, 65, 3), (finalists, 60, 6),
+        (4, 45, 1), (finalists, 30, 3),  # no time is left for a run-off
+        (4, 45, 1), (finalists, 25, 3),  # the final has as much as the heats were to have
     ]  # fmt: skip
 
 

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 BUDGET_S = 300.0
 SHARES = (0.25, 1.0, 0.3)
-"""Of the time for measuring: the heats; the final, of what is left until the proof of the gain; and
-that proof. What the final leaves is the run-off's."""
+"""Of the time for measuring: the heats, or until every runtime at every shape was measured once;
+the final, of what is left until the proof of the gain; and that proof. The rest is the run-off's.
+"""
 MORE = 2
 """Times as many processes in the run-off: they differ, and more blocks of the same show no more."""
 COARSE = 0.1
@@ -260,7 +261,8 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
     if len(names) > race.FINALISTS:
         say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
         heats_s = SHARES[0] * asked.time_budget
-        final = _race(asked, pairs, heats_s, reporter, processes=1, until=COARSE)
+        coarse = {"processes": 1, "until": COARSE, "precise_s": heats_s}
+        final = _race(asked, pairs, left_s - heats_s, reporter, **coarse)
         left_s = max(left_s - seconds(final), heats_s)
         found = race.after_heats(race.candidates(final, pairs, _starts(asked, final)), asked.aim)
         pairs = [(one.workload, one.runtime) for one in found if one.is_in]
