@@ -1,6 +1,6 @@
 """The runtimes that need a GPU: right outputs, and their own behaviour under attribution."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -105,11 +105,8 @@ def served_as_eager(name, tmp_path):
             stream.synchronize()
             wrong.extend(1 for a, b in kept if (a - b).abs().max() > 1e-5 * b.abs().max())
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))  # raises what any of them did
     assert wrong == []
     assert deployment.files_in(tmp_path) == before, "loading wrote something"
 

@@ -1,6 +1,6 @@
 """What the CUDA runtime of ONNX Runtime relies on, checked on the installed one without a GPU."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -137,11 +137,8 @@ def test_several_threads_may_call_at_once(loaded):
             if not torch.equal(serve([a, b])[0], (a @ b).relu()):
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))  # raises what any of them did
     assert wrong == []
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -218,11 +219,8 @@ def test_several_threads_call_it_and_it_is_pickled_by_its_path(deploy):
             if not np.array_equal(fast(x)["y"], x @ WEIGHT):
                 wrong.append(value)
 
-    threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))  # raises what any of them did
     assert wrong == []
 
 

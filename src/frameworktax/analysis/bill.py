@@ -268,10 +268,8 @@ class SampledBill(Bill):
     @cached_property
     def _open(self) -> tuple[float, float]:
         """By how much less and more of the latency kernels may take than machine code shows."""
-        details = [a.detail for one in self.processes for a in one.attributions]
         copied, unnamed, unread = (
-            self._part(self._detail(part)) if any(part in detail for detail in details) else 0.0
-            for part in ("copying", "unnamed", "unread")
+            self._part(self._detail(part)) for part in ("copying", "unnamed", "unread")
         )
         misjudged = min(MISJUDGED, unnamed + copied)  # of no more than was judged
         return copied + misjudged, unread + misjudged

@@ -331,8 +331,8 @@ def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
 
 def _judged(records: PointRecords, until: float) -> list[Note]:
     found = []
-    if device_of(records.point.platform) == "cpu":
-        wall_ns, cpu_ns = records.timed.times[records.group or 0]
+    if device_of(records.point.platform) == "cpu" and records.group is not None:
+        wall_ns, cpu_ns = records.timed.times[records.group]
         if cpu_ns > 0 and wall_ns / cpu_ns > WALL_OVER_CPU:
             text = (
                 f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "

@@ -87,8 +87,8 @@ def intervals(
     woken is known in sum alone, and taken to be equal at all of them.
 
     The event's timer is set before the record of a switch to the thread and cancelled after that of
-    a switch away; each takes 6 µs on a virtual machine and is counted. Samples fall into the former
-    only: half of what was counted beyond the records is added, before each switch to the thread.
+    a switch away; both take microseconds on a virtual machine, and are counted. Samples fall into
+    the former only: half of what was counted beyond the records is added, before each switch to it.
 
     Args:
         switches: (time, ``ON``, ``OFF`` or ``PREEMPTED``), ascending, all that were in between.

@@ -101,8 +101,8 @@ class OnnxCudaLoaded(OnnxLoaded):
             sizes = tuple(tensor.shape for tensor in tensors)
             if sizes not in known:
                 arrays = [value.numpy() for value in run(tensors, None).get_outputs()]
-                known[sizes] = [torch.from_numpy(array).to(at) for array in arrays]
-            made = [torch.empty_like(like) for like in known[sizes]]
+                known[sizes] = [torch.from_numpy(array).to("meta") for array in arrays]
+            made = [torch.empty_like(like, device=at) for like in known[sizes]]
             run(tensors, made)
             torch.cuda.current_stream(at).wait_stream(self._stream)
             return made

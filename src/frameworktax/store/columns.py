@@ -80,6 +80,7 @@ class Blocks:
             same = np.all(np.diff(numbers[:3, order]) == 0, axis=0)
             order = np.delete(order, np.flatnonzero(same) + 1)
         self.latencies = [part.latency_ns for part in parts]
+        self._ends = np.cumsum([len(latency_ns) for latency_ns in self.latencies])
         self.first = (np.cumsum(numbers[3]) - numbers[3])[order]
         self.group, self.process, self.round, self.calls = numbers[:, order]
         times = np.concatenate([np.empty((0, 4)), *(part.times for part in parts)])[order]
@@ -128,11 +129,10 @@ class Blocks:
 
     def samples(self, rows: Iterable[int]) -> list[int]:
         """Return the latencies of some rows, one after the other, ns."""
-        ends = np.cumsum([len(latency_ns) for latency_ns in self.latencies])
         found: list[int] = []
         for row in rows:
-            part = int(np.searchsorted(ends, self.first[row], side="right"))
-            first = self.first[row] - ends[part] + len(self.latencies[part])
+            part = int(np.searchsorted(self._ends, self.first[row], side="right"))
+            first = self.first[row] - self._ends[part] + len(self.latencies[part])
             found += self.latencies[part][first : first + self.calls[row]].tolist()
         return found
 

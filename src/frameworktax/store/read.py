@@ -148,25 +148,30 @@ def read_columns(
     Raises:
         StoreError: as ``read`` does, or a process that reads was ended.
     """
-    import multiprocessing  # both take 30 ms
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
     found = shards.find(folder)
     wanted, keep = (wanted, None) if where is None else _selection(found, where)
     read_one = partial(_blocks_apart, wanted=wanted, keep=keep)
     size = sum(shard.stat().st_size for shard in found)
     processes = min(len(os.sched_getaffinity(0)), len(found), size // PART_BYTES)
-    # a fork lacks the threads of its parent, and a daemon may have no children
-    forks = threading.active_count() == 1 and not multiprocessing.current_process().daemon
-    if where is None and processes > 1 and forks:
-        fork, end = multiprocessing.get_context("fork"), (signal.SIGINT, signal.SIG_DFL)
+    if where is None and processes > 1 and _may_fork():
+        from concurrent.futures import ProcessPoolExecutor  # 30 ms
+        from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import get_context
+
+        fork, end = get_context("fork"), (signal.SIGINT, signal.SIG_DFL)
         try:
             with ProcessPoolExecutor(processes, fork, signal.signal, end) as pool:
                 return _together(found, pool.map(read_one, found), wanted, keep)
         except BrokenProcessPool as error:
             raise StoreError("a process that reads the store was ended; try again") from error
     return _together(found, map(read_one, found), wanted, keep)
+
+
+def _may_fork() -> bool:
+    """Return whether a fork lacks no thread of this process, which may have children."""
+    from multiprocessing import current_process
+
+    return threading.active_count() == 1 and not current_process().daemon
 
 
 def _blocks_apart(
