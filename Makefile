@@ -78,7 +78,7 @@ bench-first-answer: install ## how soon there is an answer, and the tool's own t
 bench-calibration: install ## how often compare is right
 	$(BIN)/python benchmarks/calibration.py
 
-bench-refund: install ## what `optimize` delivers over six models: 110 minutes on an idle machine
+bench-refund: install ## what `optimize` delivers over six models: 80 minutes on an idle machine
 	$(BIN)/python benchmarks/refund.py
 	$(BIN)/python benchmarks/refund.py --page
 

@@ -64,7 +64,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """Small versions of BERT, a sentence encoder, two vision models, a recommender and an LSTM."""
 BATCHES, QUICK_BATCHES = (1, 4, 16), (1, 16)
-BUDGET_S, QUICK_S = 300.0, 60.0
+BUDGET_S, QUICK_S = 200.0, 60.0
 SETUP_S, QUICK_SETUP_S = 300.0, 100.0
 QUICK_RUNTIMES = ("torchscript-frozen", "onnxruntime", "openvino")
 """So few that there are no heats, and none that compiles for minutes."""
@@ -73,7 +73,7 @@ SINGLES = ("torchscript-frozen", "onnxruntime", "openvino")
 """Used everywhere with their defaults, for comparison."""
 CLOSE = 0.9
 """Candidates with this share of the best gain in the final are measured again, in turn."""
-ESTIMATE_S, QUICK_ESTIMATE_S = 1100.0, 280.0
+ESTIMATE_S, QUICK_ESTIMATE_S = 760.0, 280.0
 """Of a model: measuring, and more for set-up and the proof of outputs."""
 WORSE = 0.02
 DISPATCH_NS = 5000
