@@ -20,7 +20,7 @@ from frameworktax.cli.compare import compare_command
 from frameworktax.comparing import measure_again
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.records import Workload
-from frameworktax.runtimes import artifacts, deployment, serving
+from frameworktax.runtimes import artifacts, deployment, huge_pages, serving
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.deployment import Interface, Manifest, Padding, Shape, padded_to, tree
 from frameworktax.runtimes.serving import Outputs, binder, builder, dtypes_of
@@ -198,6 +198,24 @@ def test_torch_tensors_and_arrays_are_not_mixed():
     array = np.ones(2, np.float32)
     with pytest.raises(DeploymentError, match="mixed"):
         serving.StandIn(inputs, "cpu", {})(a=array, b=torch.from_numpy(array))
+
+
+def test_it_keeps_weights_in_huge_pages_once_each_engine_was_called(deploy, monkeypatch):
+    """Engines may pack weights at the first call."""
+    seen, collapsed = [], []
+    engine = runtimes.get("steady").loaded
+    monkeypatch.setattr(engine, "run", lambda self, weight: lambda x: seen.append(x[0].shape) or x)
+    monkeypatch.setattr(huge_pages, "missing", lambda: None)
+    monkeypatch.setattr(
+        huge_pages.HugePages, "collapse", lambda self, new: collapsed.append([*seen])
+    )
+    fast = ft.load(deploy)
+    assert collapsed == [[(1, 4)], [(1, 4), (2, 4)], [(1, 4), (2, 4), (1, 4)]]  # the last dynamic
+    assert repr(fast).endswith("steady; 0 of 0 MB in huge pages>")
+    seen.clear()
+    change(deploy, aim="startup")
+    assert "startup" in str(ft.load(deploy).huge_pages)
+    assert (seen, len(collapsed)) == ([], 3)
 
 
 def test_the_module_runs_what_has_no_artifact(deploy):
@@ -393,6 +411,7 @@ def test_a_padded_call_returns_the_rows_that_were_given(deploy):
     made = artifacts.Artifact.read(deploy / "model/steady")
     made.files = {1: "model.npy", 4: "model.npy"}
     made.write()
+    np.savez(made.folder / "inputs-4.npz", **{"0": np.ones((4, 4), np.float32)})
     axes = Padding(inputs=((0, None),), outputs=((0, None),), batch=True)
     written = deployment.files_in(deploy)
     change(deploy, shapes=tuple(asked), padding=axes, files=written)

@@ -112,8 +112,10 @@ class Artifact:
         names = [] if self.is_fixed else list(self.files.values())
         return next((name for name in names if names.count(name) > 1), None)
 
-    def inputs(self, batch: int) -> list[np.ndarray]:
+    def inputs(self, batch: int | None) -> list[np.ndarray]:
         """Return the inputs of a batch size, in order; bfloat16 is stored as float32.
+
+        For None they are those of a size that the dynamic file serves.
 
         Raises:
             WorkerError: this batch size was not prepared.
@@ -121,6 +123,8 @@ class Artifact:
         import numpy as np
 
         self.file(batch)
+        if batch is None:
+            batch = min(size for size, name in self.files.items() if name == self.dynamic)
         with np.load(self.folder / INPUTS.format(batch)) as stored:
             return [np.ascontiguousarray(stored[f"{i}"]) for i in range(len(stored.files))]
 
@@ -323,6 +327,10 @@ class ArtifactLoaded(Loaded):
         """
         raise WorkerError("unavailable", "this runtime cannot be delivered")
 
+    def tensors(self, batch: int | None) -> Sequence[Any]:
+        """Return the inputs of a batch size as ``serve`` takes them."""
+        return self._artifact.inputs(batch)
+
 
 def copying(make: Callable[[], Memory]) -> Serve:
     """Return a call that copies into and out of an engine's own memory.
@@ -408,7 +416,7 @@ class TorchArtifactLoaded(ArtifactLoaded):
     def _is_graph(self) -> bool:
         return self._option == variants.GRAPH
 
-    def tensors(self, batch: int) -> tuple[torch.Tensor, ...]:
+    def tensors(self, batch: int | None) -> tuple[torch.Tensor, ...]:
         """Return the inputs of a batch size on the device."""
         import torch
 

@@ -620,11 +620,11 @@ class AsDeployed(ArtifactRuntime):
         engine, artifact = super().load(model, target, directory), Artifact.read(directory)
 
         def standing_in(batch: int) -> tuple[StandIn, list[np.ndarray]]:
-            from frameworktax.runtimes.serving import StandIn, served_by
+            from frameworktax.runtimes.serving import StandIn, pages_for, served_by
 
             arrays = artifact.inputs(batch)
             sizes = tuple(array.shape for array in arrays)
-            served = {sizes: served_by(engine, batch)}
+            served = {sizes: served_by(engine, batch, pages_for(target.device))}
             return StandIn(interface, target.device, served), arrays
 
         return _StandingIn(target, standing_in, engine.notes)

@@ -30,6 +30,7 @@ from frameworktax.runtimes.deployment import (
     Shape,
     shape_name,
 )
+from frameworktax.runtimes.huge_pages import HugePages
 
 Run = Callable[[Sequence[Any]], Any]
 Build = Callable[[Iterator[Any]], Any]
@@ -189,6 +190,7 @@ class Deployment(StandIn):
     Attributes:
         folder: absolute.
         manifest: what is known of it.
+        huge_pages: what of its engines' memory is in them, or why nothing is.
     """
 
     def __init__(self, folder: Path, module: Any = None) -> None:
@@ -196,6 +198,7 @@ class Deployment(StandIn):
         self.folder = folder.resolve()
         self.manifest: Manifest = deployment.read(self.folder)
         self._module = module
+        self.huge_pages = pages_for(self.manifest.device, self.manifest.aim)
         super().__init__(self.manifest.interface, self.manifest.device, self._serve())
 
     def _serve(self) -> dict[Sizes, Served]:
@@ -211,7 +214,7 @@ class Deployment(StandIn):
                     loaded[folder] = runtimes.get(runtime).load(None, target, self.folder / folder)
                 batch = None if shape.is_between else shape.batch
                 if (folder, batch) not in serving:
-                    serving[folder, batch] = served_by(loaded[folder], batch)
+                    serving[folder, batch] = served_by(loaded[folder], batch, self.huge_pages)
             except (WorkerError, RuntimeError, OSError) as error:
                 raise DeploymentError(
                     f"{self.folder}: {runtime} did not load {shape_name(shape)} ({error}); "
@@ -277,18 +280,33 @@ class Deployment(StandIn):
     def __repr__(self) -> str:
         known = {str(s.runtime) for s in deployment.served(self.manifest.shapes)}
         engines = ", ".join(sorted(known)) or "eager"
-        return f"<deployment of {self.manifest.model} in {self.folder}: {engines}>"
+        return (
+            f"<deployment of {self.manifest.model} in {self.folder}: {engines}; {self.huge_pages}>"
+        )
 
 
-def served_by(engine: Loaded, batch: int | None) -> Served:
+def pages_for(device: str, aim: str = "latency") -> HugePages:
+    """Return huge pages for engines on a device, unless asking for them costs what is aimed at."""
+    if device != "cpu":
+        return HugePages("they are asked for on a CPU only")
+    return HugePages(f"made for {aim}" if aim in ("memory", "startup") else None)
+
+
+def served_by(engine: Loaded, batch: int | None, pages: HugePages) -> Served:
     """Return what serves a batch size; None for any that the artifact's dynamic file takes.
+
+    Its weights are in huge pages where those can be had.
 
     Raises:
         WorkerError: the runtime cannot serve.
     """
     if not isinstance(engine, ArtifactLoaded):
         raise WorkerError("unavailable", "this runtime cannot be delivered")
-    return engine.serve(batch), engine.takes_torch
+    with pages.take():
+        serve = engine.serve(batch)
+        if pages.refusal is None:  # OpenVINO packs weights at the first call
+            serve(engine.tensors(batch))
+    return serve, engine.takes_torch
 
 
 def _conversions(
