@@ -6,7 +6,8 @@ Five processes with an engine's weights in huge pages, as ``ft.load`` has them, 
 called in turn in random order as a deployment is called. Compared is the processor time of a call
 (one thread), which other programs disturb less than its wall time: the median of blocks over the
 median of their round. The interval is Student's t over pairs of processes, by how much processes
-of a kind differ their standard deviation. Results go to ``benchmarks/results/huge_pages.json``.
+of a kind differ their standard deviation. A process that is started first gets memory in more
+pieces, again if it is started again. Results go to ``benchmarks/results/huge_pages.json``.
 """
 
 from __future__ import annotations
@@ -36,21 +37,22 @@ POINTS = {f"distilbert {name}": (Workload(model="distilbert", length=8), name) f
 POINTS["bert-small openvino"] = (Workload(model="bert-small", length=8), "openvino")
 POINTS["resnet-50 openvino"] = (Workload(model="resnet-50"), "openvino")
 KINDS = ("huge", "small")
-PAIRS, ROUNDS, BLOCK_S, WARM_CALLS = 5, 40, 0.05, 10
+PREPARE = "prepare"
+PAIRS, ROUNDS, BLOCK_S, WARM_CALLS = 5, 30, 0.05, 10
 GAIN, MEMORY = 0.98, 1.1
 
 
 def main() -> int:
     """Measure, print and write; with a runtime, a folder and a kind of pages be such a process."""
-    if sys.argv[-1] in KINDS:
-        serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    if sys.argv[-1] in (PREPARE, *KINDS):
+        act(Path(sys.argv[1]), *sys.argv[2:])
         return 0
     asked = options(__doc__.splitlines()[0]).parse_args()
     bench = Bench("huge_pages", asked, [60] * len(POINTS))
-    for name, (workload, engine) in POINTS.items():
+    for name in POINTS:
 
-        def run(workload: Workload = workload, engine: str = engine) -> Row:
-            return measured(workload, f"{engine}@deployed", 3 if asked.quick else ROUNDS)
+        def run(name: str = name) -> Row:
+            return measured(name, 3 if asked.quick else ROUNDS)
 
         if found := bench.part(name, name, run):
             value, low, high = (found["ratio"][key] for key in ("value", "low", "high"))
@@ -62,27 +64,31 @@ def main() -> int:
             )
             spread = (f"{100 * found['spread'][kind]:.1f} %" for kind in KINDS)
             bench.row(f"{name}: processes differ by", "{}, without {}".format(*spread))
+            first = (f"{found['first'][kind]:.3f}" for kind in KINDS)
+            bench.row(f"{name}: the first process over the last", "{}, without {}".format(*first))
             cost = f"{found['pages']}, {found['collapse_s']:.2f} s of the processor"
             bench.row(f"{name}: when loaded", cost)
     return bench.finish()
 
 
-def measured(workload: Workload, runtime: str, rounds: int) -> Row:
+def measured(name: str, rounds: int) -> Row:
     """Return time of a call in huge pages over that in small ones, memory, and what it took."""
     env = {**os.environ, **host.worker_environment(1), "PYTHONPATH": str(ROOT / "src")}
     with tempfile.TemporaryDirectory() as folder:
-        runtimes.get(runtime).prepare(models.build(workload), [1], Target(), Path(folder))
-        words = [sys.executable, __file__, runtime, folder]
+        words = [sys.executable, __file__, folder, name]
+        subprocess.run([*words, PREPARE], env=env, check=True, capture_output=True)
         pipe, none = subprocess.PIPE, subprocess.DEVNULL
-        started = [
-            subprocess.Popen(
-                [*words, kind], env=env, text=True, stdin=pipe, stdout=pipe, stderr=none
-            )
-            for kind in KINDS * PAIRS
-        ]
-        numbers = range(len(started))
+        started: list[subprocess.Popen[str]] = []
+        ready = []
         try:
-            ready = [answer(process) for process in started]
+            for kind in KINDS * PAIRS:  # one after the other: each gets the memory that is left
+                started.append(
+                    subprocess.Popen(
+                        [*words, kind], env=env, text=True, stdin=pipe, stdout=pipe, stderr=none
+                    )
+                )
+                ready.append(answer(started[-1]))
+            numbers = range(len(started))
             draws = [random.sample(numbers, len(started)) for _ in range(rounds)]
             blocks = [{n: answer(started[n], "go\n") for n in drawn} for drawn in draws]
         finally:
@@ -97,6 +103,7 @@ def measured(workload: Workload, runtime: str, rounds: int) -> Row:
         "ratio": {key: math.exp(ratio[key]) for key in ("value", "low", "high")},
         "pairs": pairs,
         "spread": {kind: stdev(map(math.log, times[i::2])) for i, kind in enumerate(KINDS)},
+        "first": {kind: times[i] / times[i - len(KINDS)] for i, kind in enumerate(KINDS)},
         "rss_bytes": {kind: [one["rss"] for one in ready[i::2]] for i, kind in enumerate(KINDS)},
         "pages": ready[0]["pages"],
         "collapse_s": mean(one["collapse_s"] for one in ready[::2]),
@@ -113,8 +120,13 @@ def answer(process: subprocess.Popen[str], word: str = "") -> Any:
     return json.loads(line)
 
 
-def serve(runtime: str, folder: Path, kind: str) -> None:
-    """Load an engine, print what that took, then ns of processor time of a call when asked."""
+def act(folder: Path, name: str, kind: str) -> None:
+    """Prepare an engine, or load it, print what that took, then ns of a call when asked."""
+    workload, engine = POINTS[name]
+    runtime = runtimes.get(f"{engine}@deployed")
+    if kind == PREPARE:
+        runtime.prepare(models.build(workload), [1], Target(), folder)
+        return
     said: Row = {"collapse_s": 0.0, "pages": "nothing"}
     collapse = HugePages.collapse
 
@@ -125,7 +137,7 @@ def serve(runtime: str, folder: Path, kind: str) -> None:
             said.update(collapse_s=time.process_time() - begin, pages=str(pages))
 
     HugePages.collapse = timed
-    call = runtimes.get(runtime).load(None, Target(), folder).bind(1)
+    call = runtime.load(None, Target(), folder).bind(1)
     for _ in range(WARM_CALLS):
         call()
     said["rss"] = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

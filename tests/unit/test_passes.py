@@ -555,3 +555,12 @@ def test_a_device_is_asked_for_kernel_time_before_it_is_asked_by_module(ran, mon
     # Unasked, nothing is broken down in a budget that is spent.
     slow_ns = 40_000_000_000
     assert asked(ran.tmp_path / "late")[-3:] == ["block", "device", "device"]
+
+
+def test_every_second_process_is_started_and_warmed_up_in_the_reverse_order(ran):
+    ran.run(processes=4)
+    for what in ("load", "bind"):
+        steps = [one for one in ran.host.steps(what) if one[0] != "null"]
+        of = [[one[:-1] for one in steps if one[-1] == process] for process in range(1, 4)]
+        assert of[0][::-1] == of[1] == of[2][::-1], what
+        assert len(of[0]) > 1
