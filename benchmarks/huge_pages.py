@@ -6,8 +6,9 @@ Five processes with an engine's weights in huge pages, as ``ft.load`` has them, 
 called in turn in random order as a deployment is called. Compared is the processor time of a call
 (one thread), which other programs disturb less than its wall time: the median of blocks over the
 median of their round. The interval is Student's t over pairs of processes, by how much processes
-of a kind differ their standard deviation. A process that is started first gets memory in more
-pieces, again if it is started again. Results go to ``benchmarks/results/huge_pages.json``.
+of a kind differ their standard deviation. They are started one after the other, in a pair the one
+with huge pages first, because the first ones get memory in more pieces. Results go to
+``benchmarks/results/huge_pages.json``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ GAIN, MEMORY = 0.98, 1.1
 
 
 def main() -> int:
-    """Measure, print and write; with a runtime, a folder and a kind of pages be such a process."""
+    """Measure, print and write; with a folder, a point and what to do be such a process."""
     if sys.argv[-1] in (PREPARE, *KINDS):
         act(Path(sys.argv[1]), *sys.argv[2:])
         return 0
@@ -130,10 +131,10 @@ def act(folder: Path, name: str, kind: str) -> None:
     said: Row = {"collapse_s": 0.0, "pages": "nothing"}
     collapse = HugePages.collapse
 
-    def timed(pages: HugePages, ranges: Any) -> None:
+    def timed(pages: HugePages, addresses: Any) -> None:
         if kind == "huge":
             begin = time.process_time()
-            collapse(pages, ranges)
+            collapse(pages, addresses)
             said.update(collapse_s=time.process_time() - begin, pages=str(pages))
 
     HugePages.collapse = timed

@@ -53,8 +53,8 @@ THREADS = 8
 def direction(process: int) -> int:
     """Return 1 where a process takes its turn in order, -1 where in the reverse order.
 
-    What comes first gets its memory in more pieces and is slower by as much as a quarter, whenever
-    it is started again (``benchmarks/huge_pages.py``): every second process turns the order.
+    What comes first gets its memory in more pieces and is slower by as much as a third
+    (``benchmarks/huge_pages.py``): every second process turns the order.
     """
     return -1 if process % 2 else 1
 

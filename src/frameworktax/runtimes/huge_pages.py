@@ -18,8 +18,6 @@ MAPS = Path("/proc/self/maps")
 COLLAPSE = 25
 """``MADV_COLLAPSE`` of Linux 6.1: copies what is in small pages into a huge one, at once."""
 MAPPING = re.compile(r"^(\w+)-(\w+) (\S+) \S+ \S+ \d+ *(.*)$", re.MULTILINE)
-Range = tuple[int, int]
-"""Addresses, the last excluded."""
 
 
 class HugePages:
@@ -38,18 +36,17 @@ class HugePages:
     @contextmanager
     def take(self) -> Iterator[None]:
         """Put memory that the block maps and keeps into huge pages, but no files and no stacks."""
-        before = mapped() if self.refusal is None else []
+        before = mapped() if self.refusal is None else set()
         yield
         if self.refusal is None:
-            self.collapse(new(before, mapped()))
+            self.collapse(mapped() - before)
 
-    def collapse(self, ranges: Iterable[Range]) -> None:
-        """Put the whole huge pages that lie in the ranges together."""
-        size = int((SETTINGS / "hpage_pmd_size").read_text())
-        for start, end in ranges:
-            for page in range(-(-start // size) * size, end // size * size, size):
-                self.asked_bytes += size
-                self.used_bytes += size if advise(page, size) else 0
+    def collapse(self, addresses: Iterable[int]) -> None:
+        """Make huge pages at some addresses."""
+        size = page_bytes()
+        for address in addresses:
+            self.asked_bytes += size
+            self.used_bytes += size if advise(address, size) else 0
 
     def __str__(self) -> str:
         if self.refusal is not None:
@@ -68,29 +65,22 @@ def missing() -> str | None:
     return None if advise(0, 0) else "the kernel has no MADV_COLLAPSE; Linux 6.1 has"
 
 
-def mapped() -> list[Range]:
-    """Return writable private memory of this process in order, files and stacks left out."""
-    found, guard_end = [], 0
+def page_bytes() -> int:
+    """Return the size of a huge page."""
+    return int((SETTINGS / "hpage_pmd_size").read_text())
+
+
+def mapped() -> set[int]:
+    """Return where whole huge pages fit into writable private memory, files and stacks left out."""
+    found: set[int] = set()
+    size, guard_end = page_bytes(), 0
     for low, high, access, name in MAPPING.findall(MAPS.read_text()):
         start, end = int(low, 16), int(high, 16)
         if access == "rw-p" and name in ("", "[heap]") and start != guard_end:
-            found.append((start, end))
+            found.update(range(-(-start // size) * size, end - size + 1, size))
         # A page without access is below each thread's stack.
         guard_end = end if access == "---p" and end - start == mmap.PAGESIZE else 0
     return found
-
-
-def new(before: Iterable[Range], after: Iterable[Range]) -> Iterator[Range]:
-    """Yield what is mapped after and was not before; both are in order."""
-    for start, end in after:
-        rest = start
-        for low, high in before:
-            if low < end and high > rest:
-                if low > rest:
-                    yield rest, low
-                rest = high
-        if rest < end:
-            yield rest, end
 
 
 def advise(address: int, length: int) -> bool:
