@@ -218,6 +218,18 @@ def test_it_keeps_weights_in_huge_pages_once_each_engine_was_called(deploy, monk
     assert (seen, len(collapsed)) == ([], 3)
 
 
+def test_inputs_of_the_dynamic_file_are_of_a_size_that_it_serves(deploy):
+    made = artifacts.Artifact.read(deploy / "model/steady")
+    made = replace(made, files={1: "one", 8: "any", 4: "any"})
+    made.write()
+    (made.folder / "any").touch()
+    for size in (4, 8):
+        array = np.full((size, 4), size, np.float32)
+        np.savez(made.folder / f"inputs-{size}.npz", **{"0": array})
+    (found,) = artifacts.Artifact.read(deploy / "model/steady").inputs(None)
+    assert found.tolist() == [[4.0] * 4] * 4
+
+
 def test_the_module_runs_what_has_no_artifact(deploy):
     import torch
 

@@ -144,9 +144,9 @@ def test_precision_ends_before_the_budget_and_coverage_does_not(ran):
 
 
 def test_others_wait_for_eager_and_are_warmed_up_meanwhile(ran):
-    """Eager is loaded once everything else is warm in every process; then it is the first."""
+    """Eager is loaded once everything else is warm in two processes; then it is the first."""
     warm, ran.at_once = threading.Event(), False
-    others = {(n, b, p) for n in ("fast", "exported") for b in BATCHES for p in range(3)}
+    others = {(n, b, p) for n in ("fast", "exported") for b in BATCHES for p in (0, 2)}
 
     def before(worker, request):
         if request.step == "load" and worker.runtime == "eager":
@@ -157,7 +157,9 @@ def test_others_wait_for_eager_and_are_warmed_up_meanwhile(ran):
     ran.host.before = before
     blocks = ran.run().blocks
     assert blocks[0][0] == "eager"
-    assert {one for one in blocks if one[0] != "eager"} == others
+    assert {one for one in blocks if one[0] != "eager"} > others
+    loads = [one[-1] for one in ran.host.steps("load") if one[0] in ("fast", "exported")]
+    assert sorted(loads[:4]) == [0, 0, 2, 2]  # what turns the order begins with what is ready last
 
 
 @pytest.mark.parametrize("step", ["load", "bind"])

@@ -210,9 +210,12 @@ class MeasuringSession:
         return True
 
     def _early_steps(self) -> Iterator[tuple[Series, int, int]]:
-        """Yield series, process and batch size of what may be begun early; 0 for a process."""
-        for process in range(self._plan.processes):
-            for series in self._in_turn(process):
+        """Yield series, process and batch size of what may be begun early; 0 for a process.
+
+        What takes its turn in the reverse order begins with what is ready last: not early.
+        """
+        for process in range(0, self._plan.processes, 2):
+            for series in list(self._series):
                 if not (series.is_usable and series.timed) or series.runtime.compiles:
                     continue
                 if process in series.workers:
@@ -226,10 +229,6 @@ class MeasuringSession:
                     and self._has_room()
                 ):
                     yield series, process, 0
-
-    def _in_turn(self, process: int) -> list[Series]:
-        """Return the series in the order in which they get a process."""
-        return list(self._series)[:: direction(process)]
 
     def _has_room(self) -> bool:
         """Return whether all processes of every series certainly fit in memory together."""
@@ -321,7 +320,7 @@ class MeasuringSession:
             starts = [
                 self._pool.submit(self._start, series, process)
                 for process in processes
-                for series in self._in_turn(process)
+                for series in list(self._series)[:: direction(process)]
                 if 0 < process < series.processes(self._plan.processes) and series.measured
                 if process not in series.workers
             ]
