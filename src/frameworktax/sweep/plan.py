@@ -16,7 +16,7 @@ from frameworktax.report.blocks import Block, Text, table
 from frameworktax.store import shards
 from frameworktax.sweep.executor import Platform, this_host
 from frameworktax.sweep.schedule import Group, groups
-from frameworktax.sweep.status import RULE, Estimator, PointStatus, Status, StatusScan
+from frameworktax.sweep.status import RULE, Estimator, PointStatus, Status, find_statuses
 from frameworktax.sweep.study import Study, load
 from frameworktax.sweep.values import duration
 
@@ -60,11 +60,6 @@ class SweepPlan:
             hosts[platform.host] = hosts.get(platform.host, 0.0) + took_s
         return max(hosts.values(), default=0.0)
 
-    @property
-    def estimate_s(self) -> float:
-        """How long it will take within the time budget."""
-        return min(self.whole_s, self.study.settings.time_budget or self.whole_s)
-
     def as_data(self) -> dict[str, Any]:
         """Return the plan as the document of a dry run."""
         return {
@@ -87,7 +82,7 @@ class SweepPlan:
                 }
                 for group in self.groups
             ],
-            "estimate_s": self.estimate_s,
+            "estimate_s": min(self.whole_s, self.study.settings.time_budget or self.whole_s),
             "code": list(self.study.code),
             "notes": list(self.study.notes),
         }
@@ -121,14 +116,15 @@ def plan(
 
     Without ``resume`` they say how long points take, and of none that it is measured.
     """
-    settings = study.settings
-    status = StatusScan(study.points, settings.attempts)
-    estimator = Estimator()
-    for record in records:
-        estimator.add(record)
-        if resume:
-            status.add(record)
-    statuses = status.statuses()
+    settings, estimator = study.settings, Estimator()
+
+    def noted() -> Iterator[Record]:
+        for record in records:
+            estimator.add(record)
+            if resume:
+                yield record
+
+    statuses = find_statuses(study.points, noted(), settings.attempts)
     todo = [one for one in study.planned if statuses[one.point].status == "open"]
     return SweepPlan(
         study=study,
@@ -154,7 +150,7 @@ def scan(folder: Path) -> Iterator[Record]:
     Repeated records are not sorted out: they say the same twice. The folder need not exist, or is
     one shard.
     """
-    if not folder.is_file() and (not folder.is_dir() or not any(folder.glob("*.jsonl"))):
+    if not folder.is_file() and not any(folder.glob("*.jsonl")):
         return
     for shard in shards.find(folder):
         for record, _ in shards.records(shard, [], lambda _, kind: kind not in UNUSED):

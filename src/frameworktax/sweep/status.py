@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from statistics import median
 from typing import Literal
 
@@ -72,79 +72,17 @@ class _Session:
     ended: bool = False
     fault: Outcome | None = None
 
-
-class StatusScan:
-    """Finds the status of points from the records of a store, taken one at a time.
-
-    A point is measured once one session holds enough blocks for an interval, and an attribution
-    where one is possible: a session that was killed half-way leaves points of both kinds, and
-    only the missing ones are measured again. A point that failed is tried again, in ``attempts``
-    sessions together.
-    """
-
-    def __init__(self, points: Iterable[Point], attempts: int) -> None:
-        self._wanted = {point.key(): point for point in points}
-        self._attempts = attempts
-        self._found: dict[str, dict[str, _Session]] = defaultdict(lambda: defaultdict(_Session))
-        self._samplers: dict[str, bool] = {}
-
-    def add(self, record: Record) -> None:
-        """Take one record into account."""
-        if isinstance(record, Session):
-            self._samplers[record.session] = record.environment.sampler is not None
-        if (
-            not isinstance(record, Block | Attribution | Outcome)
-            or record.point not in self._wanted
-        ):
-            return
-        found = self._found[record.point][record.session]
+    def add(self, record: Block | Attribution | Outcome) -> None:
         match record:
             case Block():
-                found.blocks.add((record.process, record.round))
+                self.blocks.add((record.process, record.round))
             case Attribution():
-                found.attributed = True
+                self.attributed = True
             case Outcome():
-                found.ended |= record.status == "ok"
-                found.attributed |= any(note.code == "not-attributed" for note in record.notes)
+                self.ended |= record.status == "ok"
+                self.attributed |= any(note.code == "not-attributed" for note in record.notes)
                 if record.status != "ok" and record.process == 0:
-                    found.fault = record
-
-    def statuses(self, sessions: Collection[str] = ()) -> dict[Point, PointStatus]:
-        """Return the status of each point.
-
-        Args:
-            sessions: of this sweep: what they found unavailable on another host is not asked for
-                again. On this host one can look.
-        """
-        return {point: self._status(key, point, sessions) for key, point in self._wanted.items()}
-
-    def _status(self, key: str, point: Point, sessions: Collection[str]) -> PointStatus:
-        found = self._found.get(key, {})
-        if any(self._is_measured(point, name, session) for name, session in found.items()):
-            return PointStatus("measured")
-        faults = [session.fault for session in found.values() if session.fault is not None]
-        if faults and faults[-1].status == "unavailable":
-            return _unavailable(point, faults[-1], sessions)
-        failed = [fault for fault in faults if fault.status != "unavailable"]
-        tries, last = len(failed), failed[-1] if failed else None
-        if last is not None and tries >= self._attempts:
-            reason = f"{last.status} in {tries} sessions, last: {last.reason}"
-            return PointStatus("given-up", reason, tries, last.status)
-        cut_off = any(session.blocks for session in found.values())
-        if last is None:
-            return PointStatus("open", cut_off=cut_off)
-        return PointStatus("open", last.reason, tries, last.status, cut_off)
-
-    def _is_measured(self, point: Point, name: str, session: _Session) -> bool:
-        rounds = {round_ for _, round_ in session.blocks}
-        is_timed = len(session.blocks) >= MIN_BLOCKS or (
-            session.ended and len(rounds) >= FIRST_ROUNDS
-        )
-        if not is_timed or session.attributed or point.runtime == FLOOR:
-            return is_timed
-        has_symbols = _runtime(point.runtime).has_symbols
-        can_attribute = has_symbols and self._samplers.get(name, False)
-        return device_of(point.platform) == "cpu" and not can_attribute
+                    self.fault = record
 
 
 def find_statuses(
@@ -153,17 +91,61 @@ def find_statuses(
     attempts: int,
     sessions: Collection[str] = (),
 ) -> dict[Point, PointStatus]:
-    """Return the status of each point of a study by the records of a store (``StatusScan``)."""
-    scan = StatusScan(points, attempts)
+    """Return the status of each point by the records of a store, in one pass over them.
+
+    A point is measured once one session holds enough blocks for an interval, and an attribution
+    where one is possible: a session that was killed half-way leaves points of both kinds, and
+    only the missing ones are measured again.
+
+    Args:
+        points: of a study.
+        records: of a store.
+        attempts: sessions in which a point that fails is tried.
+        sessions: of this sweep: what they found unavailable on another host is not asked for
+            again. On this host one can look.
+    """
+    wanted = {point.key(): point for point in points}
+    found: dict[str, dict[str, _Session]] = {key: defaultdict(_Session) for key in wanted}
+    sampled: set[str] = set()
     for record in records:
-        scan.add(record)
-    return scan.statuses(sessions)
+        if isinstance(record, Session) and record.environment.sampler is not None:
+            sampled.add(record.session)
+        elif isinstance(record, Block | Attribution | Outcome) and record.point in wanted:
+            found[record.point][record.session].add(record)
+    statuses = {}
+    for key, point in wanted.items():
+        own = found[key]
+        if any(_is_measured(point, one, name in sampled) for name, one in own.items()):
+            statuses[point] = PointStatus("measured")
+        else:
+            statuses[point] = _unmeasured(point, own.values(), attempts, sessions)
+    return statuses
 
 
-@cache
-def _runtime(name: str) -> Runtime:
-    """Return a runtime; finding one reads the entry points of every installed package."""
-    return runtimes.get(name)
+def _is_measured(point: Point, session: _Session, has_sampler: bool) -> bool:
+    rounds = {round_ for _, round_ in session.blocks}
+    is_timed = len(session.blocks) >= MIN_BLOCKS or (session.ended and len(rounds) >= FIRST_ROUNDS)
+    if not is_timed or session.attributed or point.runtime == FLOOR:
+        return is_timed
+    can_attribute = has_sampler and _runtime(point.runtime).has_symbols
+    return device_of(point.platform) == "cpu" and not can_attribute
+
+
+def _unmeasured(
+    point: Point, own: Collection[_Session], attempts: int, sessions: Collection[str]
+) -> PointStatus:
+    faults = [session.fault for session in own if session.fault is not None]
+    if faults and faults[-1].status == "unavailable":
+        return _unavailable(point, faults[-1], sessions)
+    failed = [fault for fault in faults if fault.status != "unavailable"]
+    cut_off = any(session.blocks for session in own)
+    if not failed:
+        return PointStatus("open", cut_off=cut_off)
+    tries, last = len(failed), failed[-1]
+    if tries >= attempts:
+        reason = f"{last.status} in {tries} sessions, last: {last.reason}"
+        return PointStatus("given-up", reason, tries, last.status)
+    return PointStatus("open", last.reason, tries, last.status, cut_off)
 
 
 def _unavailable(point: Point, fault: Outcome, sessions: Collection[str]) -> PointStatus:
@@ -175,14 +157,20 @@ def _unavailable(point: Point, fault: Outcome, sessions: Collection[str]) -> Poi
     return PointStatus("unavailable", reason) if reason else PointStatus("open")
 
 
+@cache
+def _runtime(name: str) -> Runtime:
+    """Return a runtime; finding one reads the entry points of every installed package."""
+    return runtimes.get(name)
+
+
 # --- how long they take -----------------------------------------------------------------------
 
 
-@dataclass
-class Known:
-    """What a store holds of a model in a runtime, batch aside."""
+@dataclass(slots=True)
+class _Known:
+    """What a store holds of a model in a runtime; ``blocks_ns`` are medians by batch size."""
 
-    call_ns: dict[int, float] = field(default_factory=dict)
+    blocks_ns: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     load_ns: list[int] = field(default_factory=list)
     memory_bytes: int = 0
 
@@ -191,34 +179,23 @@ class Estimator:
     """Estimates from the records of a store, taken one at a time."""
 
     def __init__(self) -> None:
-        self._points: dict[str, Point] = {}
-        self._medians: dict[str, list[float]] = defaultdict(list)
-        self._load_ns: dict[str, list[int]] = defaultdict(list)
-        self._memory_bytes: dict[str, int] = defaultdict(int)
+        self._known: dict[Point, _Known] = defaultdict(_Known)
+        self._of: dict[str, tuple[_Known, int]] = {}
+        """Key of a point → what it adds to, and its batch size."""
 
     def add(self, record: Record) -> None:
-        """Take one record into account; every one comes before the first question."""
-        match record:
-            case Block():
-                self._medians[record.point].append(block_median(record.latency_ns))
-            case Subject():
-                self._points[record.point.key()] = record.point
-            case Outcome():
-                if record.load_ns:
-                    self._load_ns[record.point].append(record.load_ns)
-                held = self._memory_bytes[record.point]
-                self._memory_bytes[record.point] = max(record.peak_memory_bytes or 0, held)
-
-    @cached_property
-    def _known(self) -> defaultdict[Point, Known]:
-        found: defaultdict[Point, Known] = defaultdict(Known)
-        for key, point in self._points.items():
-            known = found[point.without_batch()]
-            known.load_ns += self._load_ns[key]
-            known.memory_bytes = max(known.memory_bytes, self._memory_bytes[key])
-            if key in self._medians:
-                known.call_ns[point.workload.batch] = median(self._medians[key])
-        return found
+        """Take one record into account; a session says which point it is before all else of it."""
+        if isinstance(record, Subject):
+            point = record.point
+            self._of[point.key()] = self._known[point.without_batch()], point.workload.batch
+        elif isinstance(record, Block | Outcome) and record.point in self._of:
+            known, batch = self._of[record.point]
+            if isinstance(record, Block):
+                known.blocks_ns[batch].append(block_median(record.latency_ns))
+                return
+            if record.load_ns:
+                known.load_ns.append(record.load_ns)
+            known.memory_bytes = max(known.memory_bytes, record.peak_memory_bytes or 0)
 
     def seconds(self, points: Sequence[Point], processes: int) -> float:
         """Return how long points take that are measured in one session."""
@@ -234,7 +211,7 @@ class Estimator:
 
     def knows(self, point: Point) -> bool:
         """Return whether the store has timed this model in this runtime."""
-        return bool(self._known[point.without_batch()].call_ns)
+        return bool(self._known[point.without_batch()].blocks_ns)
 
     def _load_s(self, series: Point) -> float:
         if load_ns := self._known[series].load_ns:
@@ -242,13 +219,12 @@ class Estimator:
         return FLOOR_LOAD_S if series.runtime == FLOOR else LOAD_S
 
     def _point_s(self, point: Point) -> float:
-        known_ns = self._known[point.without_batch()].call_ns
+        known_ns, batch = self._known[point.without_batch()].blocks_ns, point.workload.batch
         if not known_ns:
             return 0.2 if point.runtime == FLOOR else POINT_S
-        batch = point.workload.batch
         nearest = min(known_ns, key=lambda other: abs(other - batch))
         # a smaller batch may take as long as the nearest that is known
-        call_ns = round(known_ns[nearest] * max(1.0, batch / nearest))
+        call_ns = round(median(known_ns[nearest]) * max(1.0, batch / nearest))
         once_s = block_s(call_ns) if point.runtime == FLOOR else round_s(call_ns)
         return ROUNDS * once_s + timing.WARMUP_CALLS * call_ns / 1e9
 
