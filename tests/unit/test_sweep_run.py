@@ -300,6 +300,18 @@ def test_a_plain_failure_is_tried_again_only_by_another_run(tmp_path):
     assert [len(job.points) for job in executor.jobs] == [1, 1]
 
 
+def test_what_a_node_does_not_have_is_counted_when_its_session_has_ended(tmp_path):
+    class Node(FakeExecutor):
+        def platforms(self):
+            return [Platform(label="big", device="cpu", host="a")]
+
+    executor = Node(tmp_path, lambda job, p: "unavailable" if p.workload.batch == 2 else "ok")
+    data = {"grid": {**STUDY["grid"], "models": ["mlp"], "platform": ["big"]}}
+    listener = Listener()
+    sweep(tmp_path, executor, data, listener=listener).run()
+    assert listener.counted == [{"open": 2}, {"measured": 1, "unavailable": 1}]
+
+
 def test_budgets_are_shared_by_estimates_and_end(tmp_path):
     clock = FakeClock()
     data = {**STUDY, "study": {"time_budget": "100s"}}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from frameworktax import store
 from frameworktax.api import DEFAULT_STORE, Results, document, no_collection, pick_device
@@ -147,11 +147,9 @@ def platforms_of(name: str, reporter: Reporter) -> Sequence[Platform]:
         return executor.platforms()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """A job that the executor has, with what it was made from."""
+class Submitted(NamedTuple):
+    """What a job that the executor has was made from, and the host it is for."""
 
-    job: Job
     group: Group
     host: str
 
@@ -194,7 +192,7 @@ class Sweep:
         self.reporter.counts(Counter(self._words.values()))
         queue = Queue(first.groups)
         self._measure(queue, Retries(queue, first.statuses, self._settings.attempts))
-        has_records = self.folder.is_dir() and any(self.folder.glob("*.jsonl"))
+        has_records = any(self.folder.glob("*.jsonl"))
         with no_collection():
             records, notes = store.read(self.folder) if has_records else ([], [])
             counted = [r for r in records if self.resume or r.session in self._sessions]
@@ -202,12 +200,11 @@ class Sweep:
             statuses = find_statuses(first.statuses, counted, attempts, self._sessions)
             asked = [point for point, one in statuses.items() if one.status != "unavailable"]
             results = self._results(records, notes, asked)
-        wall_ns = self.clock.wall_ns() - self._begin_ns
         if not any(one.status == "measured" for one in statuses.values()):
             reasons = dict.fromkeys(one.reason for one in statuses.values() if one.reason)
             why = "; ".join(list(reasons)[:3]) or "the time budget was too short"
             raise NothingMeasuredError(f"nothing could be measured; {why}", results)
-        return SweepResults(results, first, statuses, wall_ns)
+        return SweepResults(results, first, statuses, self.clock.wall_ns() - self._begin_ns)
 
     def _measure(self, queue: Queue, retries: Retries) -> None:
         """Keep every node at work until nothing waits, or time is over."""
@@ -235,7 +232,7 @@ class Sweep:
 
     def _labels(self) -> set[str]:
         """Return the platforms that have jobs."""
-        return {one.job.platform for one in self._jobs.values()}
+        return {one.group.platform for one in self._jobs.values()}
 
     def _leave_out_gone(self, queue: Queue, platforms: Mapping[str, Platform]) -> None:
         """Leave out what waits for nodes that do not come back."""
@@ -257,10 +254,10 @@ class Sweep:
 
     def _leave_out(self, queue: Queue, labels: Collection[str], reason: str) -> None:
         """Write why what waits for platforms is not measured; of what failed it is written."""
-        begun = [(name, one) for name, one in self._jobs.items() if one.job.platform in labels]
-        recalled = [name for name, _ in begun if self.executor.cancel(name)]
-        groups = [*queue.drain(labels), *(self._jobs.pop(name).group for name in recalled)]
-        points = [point for group in groups if not group.failed for point in group.points]
+        begun = [name for name, one in self._jobs.items() if one.group.platform in labels]
+        recalled = [self._jobs.pop(name).group for name in begun if self.executor.cancel(name)]
+        waiting = [group for group in (*queue.drain(labels), *recalled) if not group.failed]
+        points = [point for group in waiting for point in group.points]
         if points:
             with open_shard(self.folder, self.command) as shard:
                 for point in points:
@@ -302,10 +299,10 @@ class Sweep:
                 twin=self._settings.twin,
             )
             job = Job(name=f"{number} {group.name}", platform=group.platform, plan=session)
-            self._jobs[job.name] = Submitted(job=job, group=group, host=platform.host)
+            self._jobs[job.name] = Submitted(group, platform.host)
             self.executor.submit(job)
 
-    def _next_done(self) -> tuple[Submitted, Done] | None:
+    def _next_done(self) -> tuple[Group, Done] | None:
         """Return a job that has ended, None where none did for ``PATIENCE_S``.
 
         A job that ended before, or is none of this sweep's, is not counted again.
@@ -324,27 +321,28 @@ class Sweep:
             kind = "duplicate" if name in self._ended else "unknown"
             self.reporter.say(f"{name}: {kind} result ignored")
             return None
-        one = self._jobs.pop(name)
+        group = self._jobs.pop(name).group
         self._ended.add(name)
         if not isinstance(done.error, WorkerError):
             self._took_s += done.wall_ns / 1e9
-            self._estimated_s += one.group.estimate_s
-        return one, done
+            self._estimated_s += group.estimate_s
+        return group, done
 
-    def _take(self, one: Submitted, done: Done, retries: Retries) -> None:
+    def _take(self, group: Group, done: Done, retries: Retries) -> None:
         """Read what a job has written, and decide what of it is run again."""
         self._sessions.add(done.session)
-        shard = shard_of(self.folder, done.session)
-        statuses = find_statuses(one.group.points, scan(shard), self._settings.attempts)
+        written, attempts = scan(shard_of(self.folder, done.session)), self._settings.attempts
+        statuses = find_statuses(group.points, written, attempts, self._sessions)
         # what a session left open stays as it was
         ended = {point: known.word for point, known in statuses.items() if known.word != "open"}
         self._words |= ended
         self.reporter.counts(Counter(self._words.values()))
         self.reporter.ended()
         is_lost = isinstance(done.error, WorkerError)
-        blamed, what_next = retries.after(one.group, statuses, lost=is_lost)
+        blamed, what_next = retries.after(group, statuses, lost=is_lost)
         if done.error is not None:
-            self.reporter.say("; ".join(filter(None, (f"{one.job.name}: {done.error}", what_next))))
+            said = f"{done.job.name}: {done.error}"
+            self.reporter.say(f"{said}; {what_next}" if what_next else said)
         if blamed is not None and done.error is not None:
             with open_shard(self.folder, self.command) as writer:
                 self._sessions.add(writer.session)
