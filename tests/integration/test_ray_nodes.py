@@ -205,7 +205,7 @@ def command(folder: Path, address: str, *words: str) -> subprocess.Popen:
 
 
 def measured(folder: Path) -> dict:
-    places = [Platform(label=name, device=f"cpu@{name}") for name in ("left", "right")]
+    places = [Platform(label=name, device="cpu") for name in ("left", "right")]
     found = plan_sweep(folder / "study.toml", store=folder / "s", platforms=places)
     return {point: one.status for point, one in found.statuses.items()}
 

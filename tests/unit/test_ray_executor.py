@@ -198,8 +198,8 @@ def test_platforms_name_the_labels_and_share_hosts(made):
     executor, _ = made(Ray([LEFT, RIGHT, beside]))
     found = {place.label: (place.device, place.slots) for place in executor.platforms()}
     assert found == {
-        "local": ("cpu", 2), "cpu": ("cpu", 2), "left": ("cpu@left", 1), "right": ("cpu@right", 1),
-        "big": ("cpu@big", 2), "cuda:0": ("cuda:0", 1),
+        "local": ("cpu", 2), "cpu": ("cpu", 2), "left": ("cpu", 1), "right": ("cpu", 1),
+        "big": ("cpu", 2), "cuda:0": ("cuda:0", 1),
     }  # fmt: skip
     hosts = {place.label: place.host for place in executor.platforms()}
     assert hosts["left"] == hosts["cuda:0"] != hosts["right"]

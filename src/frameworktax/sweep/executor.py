@@ -19,7 +19,6 @@ yields it; the sweep above decides what to submit, and when. What it may rely on
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -152,7 +151,7 @@ class LocalExecutor:
     device: str
     reporter: Reporter
     command: Sequence[str]
-    _queue: deque[Job] = field(default_factory=deque)
+    _queue: dict[str, Job] = field(default_factory=dict)
     _templates: Templates = field(default_factory=Templates)
     _setup_s: float = 0.0
     """Of the session before: about as much as the next one's."""
@@ -163,7 +162,7 @@ class LocalExecutor:
 
     def submit(self, job: Job) -> None:
         """Take a job."""
-        self._queue.append(job)
+        self._queue[job.name] = job
 
     def completed(self, wait_s: float | None = None) -> Iterator[Done]:
         """Run what was submitted, one after the other, however long each takes.
@@ -173,15 +172,12 @@ class LocalExecutor:
         """
         del wait_s
         while self._queue:
-            yield self._run(self._queue.popleft())
+            first = next(iter(self._queue))
+            yield self._run(self._queue.pop(first))
 
     def cancel(self, name: str) -> bool:
         """Take back a job that has not begun."""
-        for job in self._queue:
-            if job.name == name:
-                self._queue.remove(job)
-                return True
-        return False
+        return self._queue.pop(name, None) is not None
 
     def close(self) -> None:
         """Forget what has not begun; a job that runs ends its own processes."""

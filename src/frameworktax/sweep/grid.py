@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MAX_POINTS = 200_000
-FIELDS = {"models": "model", "runtimes": "runtime"}
-"""Axes whose field in a record has another name."""
-OUTSIDE = ("runtimes", "platform", "threads")
-"""Axes of a point that are none of its workload."""
 TEXT_AXES = frozenset({"length", "length_mean", "length_sd"})
 IMAGE_AXES = frozenset({"image_size", "channels_last"})
 FACTOR_AXES = frozenset({"width", "depth"})
@@ -112,7 +108,13 @@ class _Layout:
         if "models" not in given:
             raise UsageError(f'{where}: names no models; write models = ["bert-base"]')
         defaults = {"runtimes": ("all",), "batch": batches, "platform": ("local",), "threads": (1,)}
-        axes = self._checked({"models": given["models"]} | defaults | given, location)
+        axes: Values = {"models": given["models"]} | defaults | given
+        for axis in self._known:
+            self._check_names(axis, axes, location)
+        kind = "ragged" if "ragged" in axes.get("input", ()) else "dense"
+        every = [name for name in runtimes.every(kind) if name != FLOOR]
+        named = (every if name == "all" else [name] for name in axes["runtimes"])
+        axes["runtimes"] = tuple(dict.fromkeys(itertools.chain.from_iterable(named)))
         count = math.prod(map(len, axes.values()))
         if count > MAX_POINTS:
             raise UsageError(f"{where}: {count} points; {MAX_POINTS} at most")
@@ -149,19 +151,6 @@ class _Layout:
             self.notes.append(f"{where} matches no point{hint}")
         return matches
 
-    def _checked(self, axes: Values, location: Location) -> Values:
-        """Return axes whose runtimes and platforms exist, ``all`` written out."""
-        for axis in self._known:
-            self._check_names(axis, axes, location)
-        if "runtimes" not in axes:
-            return axes
-        kind = "ragged" if "ragged" in axes.get("input", ()) else "dense"
-        found: list[str] = []
-        for name in axes["runtimes"]:
-            every = [one for one in runtimes.every(kind) if one != FLOOR]
-            found += every if name == "all" else [name]
-        return {**axes, "runtimes": tuple(dict.fromkeys(found))}
-
     def _check_names(self, axis: str, axes: Values, location: Location) -> None:
         known = self._known[axis]
         for name in axes.get(axis, ()):
@@ -196,17 +185,16 @@ def _lacks(model: str) -> frozenset[str]:
 
 
 def _point(cell: Cell, platforms: Mapping[str, str]) -> Point:
-    workload = Workload(
-        **{FIELDS.get(axis, axis): value for axis, value in cell.items() if axis not in OUTSIDE}
-    )
-    label = cell["platform"]
+    """Return a cell as a point; elsewhere is elsewhere: its points are points of their own."""
+    axes = dict(cell)
+    names = ("models", "runtimes", "platform", "threads")
+    model, runtime, label, threads = (axes.pop(name) for name in names)
     device = platforms[label]
-    is_here = label in ("local", device) or "@" in device
     return Point(
-        workload=completed(workload),
-        runtime=cell["runtimes"],
-        platform=device if is_here else f"{device}@{label}",
-        threads=cell["threads"],
+        workload=completed(Workload(model=model, **axes)),
+        runtime=runtime,
+        platform=device if label in ("local", device) else f"{device}@{label}",
+        threads=threads,
     )
 
 

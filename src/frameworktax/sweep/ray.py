@@ -4,8 +4,7 @@
 Lines of a node's shard become lines of a shard here; whether they are records is for readers to
 say. ``NodeHost`` is a node's side: an actor that holds the node and runs the local executor in a
 private folder, one job after the other; what its templates have imported serves the next job, too.
-What is timed runs in processes that end with the actor, however that ends. Only ``RayCluster`` asks
-anything of Ray.
+What is timed runs in processes that end with the actor, however that ends.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -261,7 +260,7 @@ class RayExecutor:
         """Node → why it is left out."""
         self._nodes: list[Node] = []
         self._asked_at = float("-inf")
-        self._waiting: deque[Job] = deque()
+        self._waiting: dict[str, Job] = {}
         self._hosts: dict[str, Any] = {}
         self._running: dict[Any, RemoteJob] = {}
         """By the promise of what is new of them."""
@@ -284,7 +283,7 @@ class RayExecutor:
 
     def submit(self, job: Job) -> None:
         """Take a job."""
-        self._waiting.append(job)
+        self._waiting[job.name] = job
 
     def completed(self, wait_s: float | None = None) -> Iterator[Done]:
         """Yield jobs as they end, or are lost.
@@ -306,10 +305,8 @@ class RayExecutor:
 
     def cancel(self, name: str) -> bool:
         """Take back a job that has not begun: it waits here, or for its node to be free."""
-        for job in self._waiting:
-            if job.name == name:
-                self._waiting.remove(job)
-                return True
+        if self._waiting.pop(name, None) is not None:
+            return True
         for promise, one in self._running.items():
             if one.job.name == name and one.began is None:
                 del self._running[promise]
@@ -367,14 +364,14 @@ class RayExecutor:
         """Begin waiting jobs on nodes that are free."""
         self._look()
         busy = {one.node.address for one in self._running.values()}
-        for job in list(self._waiting):
+        for job in list(self._waiting.values()):
             fitting = (node for node in self._nodes if job.platform in node.names)
             free = next((node for node in fitting if node.address not in busy), None)
             if free is None:
                 continue
             busy.add(free.address)
             code = shipped(job.points)
-            self._waiting.remove(job)
+            del self._waiting[job.name]
             if free.id not in self._hosts:
                 self._hosts[free.id] = self._host(free)
             self._hosts[free.id].begin.remote(job, code)
@@ -416,7 +413,7 @@ class RayExecutor:
         error = done.error
         if one.began is None and isinstance(error, WorkerError):
             # it could not begin there: the job was not lost, and waits for another node
-            self._waiting.appendleft(one.job)
+            self._waiting = {one.job.name: one.job, **self._waiting}
             self._unfit[one.node.id] = f"{one.node} {error}"
             self._reporter.say(f"left out: {self._unfit[one.node.id]}")
             self._let_go(one)
@@ -424,7 +421,7 @@ class RayExecutor:
         one.close()
         if isinstance(error, WorkerError):
             error = WorkerError(error.status, f"{one.node}: {error}")
-        session = one.writer.path.stem if one.writer is not None else ""
+        session = one.writer.session if one.writer is not None else ""
         return replace(done, job=one.job, session=session, error=error)
 
     def _feed(self, one: RemoteJob, promise: Any) -> Done | None:
@@ -460,15 +457,11 @@ class RayExecutor:
 
 
 def _platform(label: str, nodes: Sequence[Node]) -> Platform:
-    device = "cuda:0" if all(node.gpus for node in nodes) else "cpu"
-    if label in ("cpu", "cuda:0"):
-        device = label
-    elif label != "local":  # elsewhere is elsewhere: its points are points of their own
-        device = f"{device}@{label}"
+    has_gpus = label != "cpu" and all(node.gpus for node in nodes)
     hosts = sorted({node.address for node in nodes})
     return Platform(
         label=label,
-        device=device,
+        device="cuda:0" if has_gpus else "cpu",
         host="+".join(hosts),
         slots=len(hosts),
         memory_bytes=min(node.memory_bytes for node in nodes) or None,
