@@ -141,6 +141,15 @@ def test_kernel_times_on_a_cpu_follow_the_rule_for_cpus(tmp_path):
     assert cpu.bill_ns == {"kernel": 6e6, "remainder": 4e6}
 
 
+def test_curves_have_the_regimes_of_their_points_whatever_the_order_of_columns(tmp_path):
+    rows = ["model,device,seq_len,batch,ms,kernel_ms"]
+    rows += [f"m,cuda:0,{n},{b},{n},{0.95 * n}" for n in (8, 16) for b in (1, 2)]
+    run = read(written(tmp_path, "\n".join(rows)))
+    assert {m.regime for m in run.measurements} == {"kernel-flat"}
+    assert [c.axis for c in run.curves] == ["length"] * 2 + ["batch"] * 2
+    assert {regime for c in run.curves for regime in c.regimes} == {"kernel-flat"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -223,6 +232,17 @@ def test_an_optimum_report_of_generation(tmp_path):
     assert m.latency_ns.value == 0.5e9
     assert m.first_token_ns.value == m.per_token_ns.value == 0.02e9
     assert m.peak_memory_bytes == 100_000_000
+
+
+def test_a_forward_pass_and_generation_are_not_one_curve(tmp_path):
+    for phase, batch in (("forward", 1), ("generate", 4)):
+        report = {phase: {"latency": {"unit": "s", "values": [0.5] * 6}}}
+        config = {"backend": {"model": "m"}, "scenario": {"input_shapes": {"batch_size": batch}}}
+        (tmp_path / phase).mkdir()
+        text = json.dumps({"report": report, "config": config})
+        written(tmp_path / phase, text, "benchmark.json")
+    run = read(tmp_path)
+    assert {m.workload.batch for m in run.measurements} == {1, 4} and run.curves == ()
 
 
 def test_an_optimum_report_without_latency_says_how_to_get_it(tmp_path):

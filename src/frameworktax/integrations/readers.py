@@ -13,7 +13,7 @@ import math
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -33,8 +33,6 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.stats import mean_interval, t_quantile
-
-__all__ = ["read"]
 
 MAX_BYTES = 256 * 2**20
 """Tables and reports are small; what is larger is something else."""
@@ -128,10 +126,21 @@ def _document(table: Found) -> Run:
     and elasticity and the free value are all there is, which a note says.
     """
     measurements = [_measurement(row) for row in table.rows]
-    found, regimes = _curves(table.rows, measurements)
-    measurements = [replace(m, regime=r) for m, r in zip(measurements, regimes, strict=True)]
+    drawn = [
+        (members, _curve(axis, [(table.rows[i], measurements[i]) for i in members]))
+        for axis, members in _series(table.rows)
+    ]
+    slopes = {
+        i: slope
+        for members, curve in drawn
+        if curve.axis == "batch"
+        for i, slope in zip(members, curve.elasticity, strict=True)
+    }
+    measurements = [
+        replace(m, regime=_regime(m, slopes.get(i))) for i, m in enumerate(measurements)
+    ]
     latency_only = not any(row.kernel_ns for row in table.rows)
-    sentences = [sentence(curve) for curve in found]
+    sentences = [_sentence(curve) for _, curve in drawn]
     notes = [Note("other-tool", f"read from {table.source}; taken as it says, not measured here")]
     if latency_only:
         text = "latencies only: no kernel time, so no tax and no regime; slopes are all there is"
@@ -141,7 +150,10 @@ def _document(table: Found) -> Run:
         environment=table.environment,
         headline=_headline(measurements, sentences, latency_only),
         measurements=tuple(measurements),
-        curves=tuple(found),
+        curves=tuple(
+            replace(curve, regimes=tuple(measurements[i].regime for i in members))
+            for members, curve in drawn
+        ),
         notes=tuple(notes),
     )
 
@@ -149,18 +161,18 @@ def _document(table: Found) -> Run:
 def _headline(
     measurements: Sequence[Measurement], sentences: Sequence[str], latency_only: bool
 ) -> str:
-    first = measurements[0]
     parts = []
-    billed = next((m for m in measurements if m.tax_share is not None), None)
-    if billed is not None and billed.tax_share is not None:
-        share = f"{100 * billed.tax_share.value:.0f} %"
-        where = f"{billed.workload.model}, {billed.runtime}, batch {billed.workload.batch}"
-        parts.append(f"{where}: {share} framework tax")
+    billed = next(((m, m.tax_share.value) for m in measurements if m.tax_share is not None), None)
+    if billed is not None:
+        m, share = billed
+        where = f"{m.workload.model}, {m.runtime}, batch {m.workload.batch}"
+        parts.append(f"{where}: {100 * share:.0f} % framework tax")
     if sentences:
         more = f" ({len(sentences)} curves in all)" if len(sentences) > 1 else ""
         parts.append(sentences[0] + more)
     if not parts:
-        parts.append(f"{len(measurements)} points of {first.workload.model} and no curve")
+        model = measurements[0].workload.model
+        parts.append(f"{len(measurements)} points of {model} and no curve")
     if latency_only:
         parts.append("latencies only, so the tax is unknown")
     return "; ".join(parts)
@@ -177,13 +189,10 @@ def _latency(row: Row) -> tuple[Estimate, Note | None]:
 
 def _estimate(values: Sequence[float], correlated: bool) -> tuple[Estimate, Note | None]:
     """Return what values are worth, and a note where an interval is missing or too narrow."""
-    if correlated:
-        found, note = median_interval(values, CALLS), NARROW
-    else:
-        found, note = mean_interval(values, REPEATED), None
-    return (
-        (found, note) if found is not None else (_exactly(median(values), len(values)), NO_INTERVAL)
-    )
+    found = median_interval(values, CALLS) if correlated else mean_interval(values, REPEATED)
+    if found is None:
+        return _exactly(median(values), len(values)), NO_INTERVAL
+    return found, NARROW if correlated else None
 
 
 def _exactly(value: float, n: int) -> Estimate:
@@ -191,20 +200,20 @@ def _exactly(value: float, n: int) -> Estimate:
 
 
 def _measurement(row: Row) -> Measurement:
+    """Return a row as a point, without its regime."""
     latency, note = _latency(row)
     notes = [] if note is None else [note]
-    kernel = _estimate(row.kernel_ns, row.correlated)[0] if row.kernel_ns else None
-    foreign = {name: value for name, value in row.values.items() if name not in NUMBERS}
+    foreign = [f"{name} {value:g}" for name, value in row.values.items() if name not in NUMBERS]
     if foreign:
-        said = ", ".join(f"{name} {value:g}" for name, value in foreign.items())
-        notes.append(Note("axis-value", said))
+        notes.append(Note("axis-value", ", ".join(foreign)))
     known: dict[str, Any] = {
         name: int(value) if name in WHOLE else value
         for name, value in row.values.items()
         if name in FIELDS
     }
     billed: dict[str, Any] = {}
-    if kernel is not None:
+    if row.kernel_ns:
+        kernel, _ = _estimate(row.kernel_ns, row.correlated)
         billed = {
             "kernel_ns": kernel,
             "tax_ns": difference(latency, kernel, KERNEL_METHOD),
@@ -227,48 +236,41 @@ def _measurement(row: Row) -> Measurement:
     )
 
 
-def _curves(
-    rows: Sequence[Row], measurements: Sequence[Measurement]
-) -> tuple[list[Curve], list[Regime | None]]:
-    """Return one curve an axis with everything else fixed, and the regime of every point."""
-    regimes = [_regime(m, None) for m in measurements]
-    found = []
+def _series(rows: Sequence[Row]) -> Iterator[tuple[str, list[int]]]:
+    """Yield each axis with the rows of a curve over it, everything else fixed, by its value."""
     for axis in dict.fromkeys(name for row in rows for name in row.values):
         groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for i, row in enumerate(rows):
             if axis in row.values:
                 others = tuple((k, v) for k, v in sorted(row.values.items()) if k != axis)
-                key = (row.model, row.runtime, row.precision, row.platform, others)
-                groups[key].append(i)
+                named = (row.model, row.runtime, row.precision, row.platform, row.phase)
+                groups[*named, others].append(i)
         for members in groups.values():
             members.sort(key=lambda i: rows[i].values[axis])
             values = [rows[i].values[axis] for i in members]
-            if len(set(values)) < len(values) or len(values) < 2 or values[0] <= 0:
-                continue
-            latency = [measurements[i].latency_ns for i in members]
-            known = [estimate.value for estimate in latency if estimate is not None]
-            slopes = regime.elasticities(values, known)
-            if axis == "batch":
-                for i, slope in zip(members, slopes, strict=True):
-                    regimes[i] = _regime(measurements[i], slope)
-            free, bound = _free(axis, values, known, [rows[i].latency_ns for i in members])
-            first = rows[members[0]]
-            found.append(
-                Curve(
-                    model=first.model,
-                    runtime=first.runtime,
-                    platform=first.platform,
-                    precision=first.precision,
-                    axis=axis,
-                    values=tuple(values),
-                    latency_ns=tuple(latency),
-                    free_batch=free,
-                    free_is_lower_bound=bound,
-                    regimes=tuple(regimes[i] for i in members),
-                    elasticity=tuple(slopes),
-                )
-            )
-    return found, regimes
+            if len(set(values)) == len(values) > 1 and values[0] > 0:
+                yield axis, members
+
+
+def _curve(axis: str, points: Sequence[tuple[Row, Measurement]]) -> Curve:
+    """Return a curve without its regimes: they follow from slopes over the batch size."""
+    first, values = points[0][0], [row.values[axis] for row, _ in points]
+    latency = [m.latency_ns for _, m in points]
+    known = [estimate.value for estimate in latency if estimate is not None]
+    free, bound = _free(axis, values, known, [row.latency_ns for row, _ in points])
+    return Curve(
+        model=first.model,
+        runtime=first.runtime,
+        platform=first.platform,
+        precision=first.precision,
+        axis=axis,
+        values=tuple(values),
+        latency_ns=tuple(latency),
+        free_batch=free,
+        free_is_lower_bound=bound,
+        regimes=(),
+        elasticity=tuple(regime.elasticities(values, known)),
+    )
 
 
 def _free(
@@ -291,6 +293,7 @@ def _free(
 
 
 def _regime(m: Measurement, slope: float | None) -> Regime | None:
+    """Return the regime of a point; ``slope`` is that of latency over the batch size."""
     if m.kernel_ns is None or m.tax_share is None or m.latency_ns is None:
         return None
     if m.platform.lower().startswith("cpu"):
@@ -298,19 +301,16 @@ def _regime(m: Measurement, slope: float | None) -> Regime | None:
     return regime.gpu_regime(quotient(m.kernel_ns, m.latency_ns, KERNEL_METHOD), slope)
 
 
-def sentence(curve: Curve) -> str:
+def _sentence(curve: Curve) -> str:
     """Return a curve in words: up to where it is flat, and from where it is linear."""
     known = [e.value if e is not None else None for e in curve.latency_ns]
-    said = [f"{curve.model}, {curve.runtime}, {curve.precision}"]
     flat = regime.flat_to(curve.values, known)
-    if flat is not None and flat > curve.values[0]:
-        said.append(f"flat to {curve.axis} {flat:g}")
-    else:
-        said.append(f"not flat over {curve.axis}")
     linear = regime.linear_from(curve.values, curve.elasticity)
-    if linear is not None:
-        said.append(f"linear from {linear:g}")
-    return said[0] + ": " + ", ".join(said[1:])
+    shape = f"not flat over {curve.axis}"
+    if flat is not None and flat > curve.values[0]:
+        shape = f"flat to {curve.axis} {flat:g}"
+    end = f", linear from {linear:g}" if linear is not None else ""
+    return f"{curve.model}, {curve.runtime}, {curve.precision}: {shape}{end}"
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -434,12 +434,8 @@ def _rows(path: Path, table: Any) -> list[Row]:
         raise UsageError(f"{path}: {names} could each be the latency; leave one of them")
     (latency_at,) = latencies_at
     quantity_at = plain.index("quantity") if "quantity" in plain else None
-    special = ("axis", "axis_value")
-    own_at = {
-        i: name
-        for i, name in enumerate(p if p in special else _our_name(p) for p in plain)
-        if name is not None and i not in times
-    }
+    named_at = enumerate(map(_our_name, plain))
+    own_at = {i: name for i, name in named_at if name is not None and i not in times}
     foreign_at = [
         i
         for i, name in enumerate(plain)
@@ -465,13 +461,13 @@ def _rows(path: Path, table: Any) -> list[Row]:
             points[own] = _point(named, path.stem, place)
         key = points[own], tuple(cells[i] for i in foreign_at)
         latency, kernel = samples.setdefault(key, ([], []))
-        value = _cell(cells[latency_at], header[latency_at], place) * times[latency_at]
+        value = _value(cells[latency_at], header[latency_at], place, is_time=True)
         if quantity_at is not None and {*_plain(cells[quantity_at]).split("_")} & KERNEL:
-            kernel.append(value)
+            kernel.append(value * times[latency_at])
             continue
-        latency.append(value)
+        latency.append(value * times[latency_at])
         if kernel_at is not None and cells[kernel_at]:
-            value = _cell(cells[kernel_at], header[kernel_at], place)
+            value = _value(cells[kernel_at], header[kernel_at], place, is_time=True)
             kernel.append(value * times[kernel_at])
     varying = [
         (n, header[i])
@@ -482,19 +478,16 @@ def _rows(path: Path, table: Any) -> list[Row]:
     for ((texts, known), foreign), (latency, kernel) in samples.items():
         values, labels = dict(known), []
         for n, name in varying:
-            try:
-                values[name] = _finite(foreign[n])
-            except ValueError:
-                labels += [foreign[n]] if foreign[n] else []
-        row = Row(
-            **dict(zip(TEXTS, texts, strict=True)),
-            values=values,
-            latency_ns=tuple(latency),
-            kernel_ns=tuple(kernel),
-        )
+            if (number := _finite(foreign[n])) is not None:
+                values[name] = number
+            elif foreign[n]:
+                labels.append(foreign[n])
+        words = dict(zip(TEXTS, texts, strict=True))
         if labels:
-            row = replace(row, model=f"{row.model} ({', '.join(labels)})")
-        found.append(row)
+            words["model"] += f" ({', '.join(labels)})"
+        found.append(
+            Row(**words, values=values, latency_ns=tuple(latency), kernel_ns=tuple(kernel))
+        )
     timed = [row for row in found if row.latency_ns]
     if not timed:
         what = "kernel times and no latencies" if found else "a header and no rows"
@@ -513,36 +506,31 @@ def _point(
     texts |= {name: cell for name, cell in named.items() if name in TEXTS and cell}
     texts["precision"] = _our_precision(texts["precision"])
     values = tuple(
-        (name, _axis(cell, name, place))
+        (name, _value(cell, name, place))
         for name, cell in named.items()
         if name not in TEXTS and cell
     )
     return tuple(texts.values()), values
 
 
-def _finite(cell: str) -> float:
-    value = float(cell)
-    if not math.isfinite(value):
-        raise ValueError(cell)
-    return value
-
-
-def _axis(cell: str, name: str, place: str) -> float:
+def _finite(cell: str) -> float | None:
+    """Return the number in a cell, None for anything else."""
     try:
-        value = _finite(cell)
+        value = float(cell)
     except ValueError:
-        raise UsageError(f"{place}: {name} '{cell[:40]}' is no such number") from None
-    if name in NUMBERS and value <= 0:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _value(cell: str, name: str, place: str, *, is_time: bool = False) -> float:
+    """Return the number in a cell; raises UsageError where it cannot be that axis or a time."""
+    value = _finite(cell)
+    if value is None:
+        raise UsageError(f"{place}: {name} '{cell[:40]}' is no such number")
+    if value <= 0 and (is_time or name in NUMBERS):
         raise UsageError(f"{place}: {name} '{cell[:40]}' is no such number; it is above zero")
     if name in WHOLE and value != int(value):
         raise UsageError(f"{place}: {name} {cell[:40]} is not whole")
-    return value
-
-
-def _cell(cell: str, name: str, place: str) -> float:
-    value = _axis(cell, name, place)
-    if value <= 0:
-        raise UsageError(f"{place}: {name} is {cell}; a time is above zero")
     return value
 
 
@@ -603,10 +591,9 @@ def _report(path: Path) -> tuple[Row, Environment | None] | None:
         runtime = "inductor" if backend.get("torch_compile") is True else "eager"
     facts: dict[str, Any] = {}
     generates = phase in ("generate", "prefill")
-    for name in ("prefill", "per_token") if generates else ():
-        if times := _latency_ns(report, name):
-            key = "first_token_ns" if name == "prefill" else "per_token_ns"
-            facts[key] = _estimate(times, True)[0]
+    for name, fact in (("prefill", "first_token_ns"), ("per_token", "per_token_ns")):
+        if generates and (times := _latency_ns(report, name)):
+            facts[fact] = _estimate(times, True)[0]
     peak = _number(_mapping(_mapping(report.get(phase)).get("memory")).get("max_ram"))
     if peak is not None:
         facts["peak_memory_bytes"] = round(peak * MEGABYTE)
