@@ -272,7 +272,6 @@ def _bar(step: Step, drawn: set[str]) -> list[Spec]:
             "high": latency * (ratio.high / ratio.value),
         }
         if step.added.against in drawn:
-            proven = ratio.high < 1 or ratio.low > 1
-            colour = UNPROVEN if not proven else FASTER if ratio.value < 1 else SLOWER
+            colour = FASTER if ratio.high < 1 else SLOWER if ratio.low > 1 else UNPROVEN
             bar |= {"before": latency / ratio.value, "colour": colour}
     return [bar]

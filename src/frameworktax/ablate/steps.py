@@ -18,8 +18,8 @@ from frameworktax import api, host, models, store
 from frameworktax.ablate.ladder import BASE, PATHS, UNFUSED, Rung, base_point, chosen, ladder
 from frameworktax.analysis import document
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.compare.contrasts import Contrast, blocks, moderate, paired, ratio
-from frameworktax.analysis.estimates import propagate
+from frameworktax.analysis.compare.contrasts import blocks, moderate, paired, ratio
+from frameworktax.analysis.estimates import propagate, scaled
 from frameworktax.errors import UsageError
 from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_SETUP_LIMIT_S, Plan, points_for
 from frameworktax.measure.reporter import Reporter
@@ -122,29 +122,25 @@ def build(records: Sequence[Record]) -> Ablation:
     Raises:
         UsageError: the records hold no base of a ladder.
     """
-    run = document.build(records)
     asked = {r.point: r.reason for r in records if isinstance(r, LeftOut)}
     asked |= {r.point: "" for r in records if isinstance(r, Subject)}
-    base = _base(asked)
     rungs = ladder(
-        base,
+        _base(asked),
         images=any(p.workload.channels_last for p in asked),
         processors=max(p.threads for p in asked),
-        paths=PATHS,
     )
-    # A path that was not asked for has no missing steps.
-    rungs = tuple(r for r in rungs if r.point in asked)
-    measured = {m.point: m for m in run.measurements}
+    run = document.build(records)
     session = next(r for r in records if isinstance(r, Session))
     return Ablation(
-        steps=tuple(_steps(rungs, measured, asked)),
+        # A path that was not asked for has no missing steps.
+        steps=_steps([r for r in rungs if r.point in asked], run.measurements, asked),
         run=run,
         session=session.session,
         started=session.started,
     )
 
 
-def _base(points: Mapping[Point, str]) -> Point:
+def _base(points: Iterable[Point]) -> Point:
     found = [
         p
         for p in points
@@ -157,76 +153,68 @@ def _base(points: Mapping[Point, str]) -> Point:
 
 
 def _steps(
-    rungs: Sequence[Rung], measured: Mapping[Point, Measurement], asked: Mapping[Point, str]
-) -> list[Step]:
-    by_name = {rung.name: rung for rung in rungs}
+    rungs: Sequence[Rung], measurements: Iterable[Measurement], asked: Mapping[Point, str]
+) -> tuple[Step, ...]:
+    measured = {m.point: m for m in measurements}
+
+    def missing(point: Point) -> str | None:
+        """Return why a point has no latency, None if it has one."""
+        m = measured.get(point)
+        if m is None:
+            return asked.get(point) or "not measured"
+        if m.latency_ns is None:
+            return m.reason or f"{m.status}: too few blocks for an interval"
+        return None
+
+    reasons = {rung.name: missing(rung.point) for rung in rungs}
     base = measured.get(rungs[0].point)
-    fixed = base is not None and any(note.code == AS_IT_IS for note in base.notes)
-    usable: dict[str, Measurement] = {}
-    steps = []
-    for rung in rungs:
-        m = measured.get(rung.point)
-        reason = _missing(rung.point, m, asked)
-        if rung.name == "fused-attention" and fixed:
-            reason = "this model has one way to compute attention, or none"
-        if reason is None and m is not None:
-            usable[rung.name] = m
-        steps.append(Step(rung=rung, measured=m, reason=reason))
+    if base is not None and any(note.code == AS_IT_IS for note in base.notes):
+        reasons["fused-attention"] = "this model has one way to compute attention, or none"
+    usable = {rung.name: measured[rung.point] for rung in rungs if reasons[rung.name] is None}
+    after = {rung.name: rung.after for rung in rungs}
     pairs: dict[tuple[str, str], tuple[str, Measurement, Measurement]] = {}
     for rung in rungs[1:]:
         if rung.name not in usable:
             continue
         below = rung.after
         while below is not None and below not in usable:
-            below = by_name[below].after if below in by_name else BASE
+            below = after.get(below, BASE)
         if below is not None:
             pairs[rung.name, "added"] = (below, usable[below], usable[rung.name])
         if BASE in usable:
             pairs[rung.name, "total"] = (BASE, usable[BASE], usable[rung.name])
-            alone = measured.get(rung.alone) if rung.alone is not None else None
-            if alone is not None and alone.latency_ns is not None:
-                pairs[rung.name, "alone"] = (BASE, usable[BASE], alone)
+            if rung.alone is not None and missing(rung.alone) is None:
+                pairs[rung.name, "alone"] = (BASE, usable[BASE], measured[rung.alone])
     effects = _effects(pairs)
-    return [
-        replace(
-            step,
-            added=effects.get((step.rung.name, "added")),
-            alone=effects.get((step.rung.name, "alone")),
-            alone_reason=_why_not_alone(step, measured, asked),
-            total=effects.get((step.rung.name, "total")),
+
+    def why_not_alone(rung: Rung) -> str | None:
+        reason = None if rung.alone is None else reasons[rung.name] or missing(rung.alone)
+        return reason or rung.why or None
+
+    return tuple(
+        Step(
+            rung=rung,
+            measured=measured.get(rung.point),
+            reason=reasons[rung.name],
+            added=effects.get((rung.name, "added")),
+            alone=effects.get((rung.name, "alone")),
+            alone_reason=why_not_alone(rung),
+            total=effects.get((rung.name, "total")),
         )
-        for step in steps
-    ]
-
-
-def _missing(point: Point, m: Measurement | None, asked: Mapping[Point, str]) -> str | None:
-    """Return why a point has no latency, None if it has one."""
-    if m is None:
-        return asked.get(point) or "not measured"
-    if m.latency_ns is None:
-        return m.reason or f"{m.status}: too few blocks for an interval"
-    return None
-
-
-def _why_not_alone(
-    step: Step, measured: Mapping[Point, Measurement], asked: Mapping[Point, str]
-) -> str | None:
-    rung = step.rung
-    if rung.alone is None or rung.after is None:
-        return rung.why or None
-    alone = measured.get(rung.alone)
-    return step.reason or _missing(rung.alone, alone, asked) or rung.why or None
+        for rung in rungs
+    )
 
 
 def _effects(
     pairs: Mapping[tuple[str, str], tuple[str, Measurement, Measurement]],
 ) -> dict[tuple[str, str], Effect]:
-    raw: dict[tuple[str, str], Contrast | None] = {
-        key: paired(blocks(before), blocks(after)) for key, (_, before, after) in pairs.items()
+    contrasts = {
+        key: contrast
+        for key, (_, before, after) in pairs.items()
+        if (contrast := paired(blocks(before), blocks(after))) is not None
     }
-    known = [key for key, contrast in raw.items() if contrast is not None]
-    shared = moderate([c for c in raw.values() if c is not None])
-    ratios = {key: ratio(contrast) for key, contrast in zip(known, shared, strict=True)}
+    shared = map(ratio, moderate(list(contrasts.values())))
+    ratios = dict(zip(contrasts, shared, strict=True))
     return {
         key: effect(against, before, after, ratios.get(key))
         for key, (against, before, after) in pairs.items()
@@ -253,8 +241,7 @@ def effect(
         which = before.runtime if one is None else after.runtime
         return replace(found, reason=f"kernel time of {which} was not measured")
     if before.bill_method != after.bill_method:
-        sides = (before, after)
-        a, b = ("its twin" if m.bill_method == TWIN else m.bill_method for m in sides)
+        a, b = ("its twin" if m.bill_method == TWIN else m.bill_method for m in (before, after))
         text = (
             f"kernel time of {before.runtime} comes from {a}, of {after.runtime} from {b}: their "
             "difference would be neither's"
@@ -269,8 +256,7 @@ def effect(
 
 def _times(level: float, function: Callable[..., float], *inputs: Estimate) -> Estimate:
     """Return a share of a latency as a time; the latency's own interval is in neither side."""
-    found = propagate(function, METHOD, *inputs)
-    return replace(found, value=level * found.value, low=level * found.low, high=level * found.high)
+    return scaled(propagate(function, METHOD, *inputs), level)
 
 
 # --- measuring ------------------------------------------------------------------------------------
