@@ -43,7 +43,7 @@ def test_numbers_and_powers_of_two():
 
 
 @pytest.mark.parametrize(
-    "text", ["abc", "", "0", "1,,2", "-1", "1.5", "8..1", "0..4", "1..", "1,0"]
+    "text", ["abc", "", "0", "1,,2", "-1", "1.5", "8..1", "0..4", "1..", "1,0", "9" * 5000]
 )
 def test_no_numbers(text):
     with pytest.raises(UsageError, match="--batch"):

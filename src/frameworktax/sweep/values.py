@@ -7,6 +7,7 @@ import re
 from frameworktax.errors import UsageError
 
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
+DIGITS = r"\d{1,18}"
 
 
 def numbers(text: str, name: str) -> list[int]:
@@ -21,26 +22,17 @@ def numbers(text: str, name: str) -> list[int]:
     """
     found: list[int] = []
     for part in text.split(","):
-        span = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", part)
-        if span:
-            low, high = int(span[1]), int(span[2])
-            if not 1 <= low <= high:
-                raise UsageError(f"{name} {part.strip()} is no range; write it as 1..64")
-            found += doubling(low, high)
-        elif re.fullmatch(r"\s*\d+\s*", part):
-            found.append(int(part))
-        else:
+        span = re.fullmatch(rf"\s*({DIGITS})\s*(?:\.\.\s*({DIGITS})\s*)?", part)
+        if span is None:
             raise UsageError(f"{name} '{text}' is no list of numbers; write 1,2,4 or 1..64")
-    if not all(found):
-        raise UsageError(f"{name} 0 cannot be; give 1 or more, as in {name} 1,2,4")
-    return found
-
-
-def doubling(low: int, high: int) -> list[int]:
-    """Return low, 2 low, 4 low, … up to high."""
-    found = [low]
-    while found[-1] * 2 <= high:
-        found.append(found[-1] * 2)
+        low, high = int(span[1]), int(span[2] or span[1])
+        if span[2] and not 1 <= low <= high:
+            raise UsageError(f"{name} {part.strip()} is no range; write it as 1..64")
+        if not low:
+            raise UsageError(f"{name} 0 cannot be; give 1 or more, as in {name} 1,2,4")
+        while low <= high:
+            found.append(low)
+            low *= 2
     return found
 
 
