@@ -42,6 +42,7 @@ HINTS = {
     "int_type": "write a whole number",
     "string_type": "write a text in quotes",
     "string_pattern_mismatch": "is an empty name",
+    "too_short": 'is no list of lists of two models or more, as in [["a", "b"]]',
 }
 """What to write instead, by pydantic's name of the error."""
 HEADER = re.compile(r"^\s*(\[\[?)([\w\"'. \t-]+)\]\]?\s*(#.*)?$")
@@ -255,19 +256,12 @@ def _tables(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-def _compared(value: Any) -> Any:
-    lists = value if isinstance(value, list | tuple) else [value]
-    for names in lists:
-        if not isinstance(names, list | tuple) or len(names) < 2:
-            raise ValueError('is a list of lists of two models or more, as in [["a", "b"]]')
-    return value
-
-
 _Name = Annotated[str, Field(strict=True, pattern=r"\S")]
 _Count = Annotated[int, Field(strict=True, ge=1)]
 _Factor = Annotated[float, Field(strict=True, gt=0, lt=1e6)]
 _List = BeforeValidator(_listed)
 Texts = Annotated[tuple[_Name, ...], _List]
+Compared = Annotated[tuple[_Name, ...], Field(min_length=2), _List]
 Integers = Annotated[tuple[_Count, ...], BeforeValidator(_spans)]
 Factors = Annotated[tuple[_Factor, ...], _List]
 Duration = Annotated[float, BeforeValidator(lambda value: _parsed(values.seconds, value))]
@@ -328,7 +322,7 @@ class Settings(_Table):
     until: Share = 0.03
     twin: Literal["auto", "all", "none"] = "auto"
     attempts: int = Field(2, ge=1, le=10, strict=True)
-    together: Annotated[tuple[Texts, ...], BeforeValidator(_compared)] = ()
+    together: tuple[Compared, ...] = ()
 
 
 class StudyFile(_Table):
