@@ -190,9 +190,7 @@ class Node:
         id: Ray's.
         address: nodes of one address are on one host, and take turns.
         labels: what a study may call it beside ``local`` and its devices.
-        cpus: how many it offers to Ray.
-        gpus: likewise.
-        memory_bytes: likewise, 0 if it does not say.
+        cpus, gpus, memory_bytes: what it offers to Ray, 0 where it does not say.
     """
 
     id: str
@@ -322,7 +320,7 @@ class RayExecutor:
             # a host stops once it has answered what is new
             awaited = [*self._running, *(host.stop.remote() for host in self._hosts.values())]
             while awaited and time.monotonic() < until:
-                for promise in self._ready(awaited, WAIT_S):
+                for promise in self._ray.wait(awaited, timeout=WAIT_S)[0]:
                     awaited.remove(promise)
                     if (one := self._running.pop(promise, None)) is not None:
                         self._feed(one, promise)
@@ -354,11 +352,6 @@ class RayExecutor:
             if node["Alive"] and node["NodeID"] not in self._unfit
         ]
         self._asked_at = time.monotonic()
-
-    def _ready(self, promises: Iterable[Any], wait_s: float) -> Sequence[Any]:
-        """Return a promise that has an answer, waiting for one; none after ``wait_s``."""
-        found: Sequence[Any] = self._ray.wait(list(promises), timeout=wait_s)[0]
-        return found
 
     def _place(self) -> None:
         """Begin waiting jobs on nodes that are free."""
@@ -402,11 +395,11 @@ class RayExecutor:
             if one.began is None and time.monotonic() - one.since > BUSY_S:
                 one.since = float("inf")  # once
                 self._reporter.say(f"waiting for {one.node}, which is busy")
-        promise = next(iter(self._ready(self._running, wait_s)), None)
-        if promise is None:
+        ready, _ = self._ray.wait(list(self._running), timeout=wait_s)
+        if not ready:
             return None
-        one = self._running.pop(promise)
-        done = self._feed(one, promise)
+        one = self._running.pop(ready[0])
+        done = self._feed(one, ready[0])
         if done is None:
             self._take(one)
             return None
