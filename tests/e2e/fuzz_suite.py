@@ -53,8 +53,7 @@ IMPORTED = (
     "frameworktax.analysis.summary", "frameworktax.cli.progress", "frameworktax.comparing",
     "frameworktax.explaining", "frameworktax.report.compare_blocks", "frameworktax.report.export",
     "frameworktax.report.render_terminal", "frameworktax.report.run_blocks",
-    "frameworktax.store.columns", "frameworktax.sweep.run",
-    "frameworktax.sweep.words",
+    "frameworktax.store.columns", "frameworktax.sweep.plan", "frameworktax.sweep.run",
 )  # fmt: skip
 """What commands import; thousands of forks need not, each by itself."""
 TOKENS = (

@@ -1,6 +1,7 @@
 """A few mutated inputs at every run; ``make fuzz`` tries 2,000 and kills 30 sessions."""
 
 import random
+from importlib.util import find_spec
 
 import fuzz_suite
 
@@ -34,3 +35,7 @@ def test_what_the_suite_looks_for_is_found(tmp_path, monkeypatch):
     assert failing(canary.touch) == "code of the input was run"
     monkeypatch.setattr(fuzz_suite, "SECONDS", 1)
     assert failing(lambda: fuzz_suite.time.sleep(9)) == "longer than 1 s"
+
+
+def test_every_module_that_is_imported_before_the_forks_is_there():
+    assert [name for name in fuzz_suite.IMPORTED if find_spec(name) is None] == []
