@@ -115,7 +115,7 @@ class _Layout:
         every = [name for name in runtimes.every(kind) if name != FLOOR]
         named = (every if name == "all" else [name] for name in axes["runtimes"])
         axes["runtimes"] = tuple(dict.fromkeys(itertools.chain.from_iterable(named)))
-        count = math.prod(map(len, axes.values()))
+        count = len(self.cells) + math.prod(map(len, axes.values()))
         if count > MAX_POINTS:
             raise UsageError(f"{where}: {count} points; {MAX_POINTS} at most")
         idle = dict.fromkeys(given)
