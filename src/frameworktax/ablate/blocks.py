@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -233,8 +234,8 @@ def waterfall(ablation: Ablation) -> Spec:
     Raises:
         UsageError: no step was measured.
     """
-    names = {step.rung.name for step in ablation.steps if step.reason is None}
-    steps = [row for s in ablation.steps if s.reason is None for row in _bar(s, names)]
+    drawn = {step.rung.name: step for step in ablation.steps if step.reason is None}
+    steps = [bar for step in drawn.values() if (bar := _bar(step, drawn)) is not None]
     if not steps:
         raise UsageError("no step was measured; there is nothing to draw")
     longest = max(step["high"] for step in steps) * 1.42
@@ -243,17 +244,16 @@ def waterfall(ablation: Ablation) -> Spec:
     return spec
 
 
-def _bar(step: Step, drawn: set[str]) -> list[Spec]:
+def _bar(step: Step, drawn: Collection[str]) -> Spec | None:
     """Return a step's bar in ms: where its parts end, the latency before, the ends of the whisker.
 
-    Empty where the step was not measured.
+    None where the step was not measured.
     """
     m = step.measured
     if m is None or m.latency_ns is None:
-        return []
+        return None
     latency = m.latency_ns.value / 1e6
     kernel = m.kernel_ns.value / 1e6 if m.kernel_ns is not None else None
-    effect = change(step.added)
     bar: Spec = {
         "step": PREFIX.get(step.rung.path, "") + step.rung.title,
         "opacity": PALE if m.bill_method == TWIN else 1.0,
@@ -263,15 +263,13 @@ def _bar(step: Step, drawn: set[str]) -> list[Spec]:
         "latency": latency,
         "low": latency,
         "high": latency,
-        "text": f"{milliseconds(m.latency_ns.value)}  {effect}".rstrip(),
+        "text": f"{milliseconds(m.latency_ns.value)}  {change(step.added)}".rstrip(),
     }
     if step.added is not None and step.added.ratio is not None:
         ratio = step.added.ratio
-        bar |= {
-            "low": latency * (ratio.low / ratio.value),
-            "high": latency * (ratio.high / ratio.value),
-        }
+        bar["low"] = latency * (ratio.low / ratio.value)
+        bar["high"] = latency * (ratio.high / ratio.value)
         if step.added.against in drawn:
             colour = FASTER if ratio.high < 1 else SLOWER if ratio.low > 1 else UNPROVEN
             bar |= {"before": latency / ratio.value, "colour": colour}
-    return [bar]
+    return bar

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import models, runtimes
+from frameworktax.api import DEFAULT_BATCHES
 from frameworktax.errors import UsageError, nearest
 from frameworktax.measure.plan import completed
 from frameworktax.records import FLOOR, Point, Workload
@@ -17,7 +18,6 @@ from frameworktax.records import FLOOR, Point, Workload
 if TYPE_CHECKING:
     from frameworktax.sweep.study import Axes, Source, StudyFile
 
-DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MAX_POINTS = 200_000
 TEXT_AXES = frozenset({"length", "length_mean", "length_sd"})
 IMAGE_AXES = frozenset({"image_size", "channels_last"})
