@@ -2,10 +2,12 @@
 
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from frameworktax.errors import UsageError
+from frameworktax.sweep import study as study_module
 from frameworktax.sweep.study import TEMPLATE, Source, load, value_of
 
 STUDY = """
@@ -298,3 +300,16 @@ def test_lines_are_found():
     assert source.line(("exclude", 1, "length")) == 25
     assert source.line(("priority", 0, "value")) == 33
     assert source.line(("exclude", 2)) is None
+
+
+def test_a_study_of_many_tables_is_looked_through_once_for_its_lines(study, monkeypatch):
+    looked = []
+
+    def match(text):
+        looked.append(text)
+        return header.match(text)
+
+    header = study_module.HEADER
+    monkeypatch.setattr(study_module, "HEADER", SimpleNamespace(match=match))
+    assert len(study().points) == 25
+    assert len(looked) == len(STUDY.splitlines())

@@ -13,8 +13,10 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -86,32 +88,26 @@ class Source:
 
     def line(self, location: Location) -> int | None:
         """Return the line that a path points at, from 1, None if it has none."""
-        found: int | None = None
-        depth = 0
-        for path, number in _keys(self.text.splitlines()):
-            if len(path) > depth and list(path) == list(location[: len(path)]):
-                depth, found = len(path), number
+        paths = (tuple(location[:depth]) for depth in range(len(location), 0, -1))
+        return next((self._lines[path] for path in paths if path in self._lines), None)
+
+    @cached_property
+    def _lines(self) -> Mapping[tuple[str | int, ...], int]:
+        """Path of every table and key → the first line that has it."""
+        table: tuple[str | int, ...] = ()
+        counts: Counter[str] = Counter()
+        found: dict[tuple[str | int, ...], int] = {}
+        for number, text in enumerate(self.text.splitlines(), start=1):
+            if header := HEADER.match(text):
+                name = header[2].strip()
+                table = _parts(name)
+                if header[1] == "[[":
+                    table = (*table, counts[name])
+                    counts[name] += 1
+                found.setdefault(table, number)
+            elif key := KEY.match(text):
+                found.setdefault((*table, *_parts(key[1])), number)
         return found
-
-
-def _keys(lines: list[str]) -> list[tuple[tuple[str | int, ...], int]]:
-    """Return the path and line of every table and key."""
-    table: tuple[str | int, ...] = ()
-    counts: dict[str, int] = {}
-    found: list[tuple[tuple[str | int, ...], int]] = []
-    for number, text in enumerate(lines, start=1):
-        if header := HEADER.match(text):
-            name = header[2].strip()
-            parts = _parts(name)
-            if header[1] == "[[":
-                counts[name] = counts.get(name, -1) + 1
-                table = (*parts, counts[name])
-            else:
-                table = parts
-            found.append((table, number))
-        elif key := KEY.match(text):
-            found.append(((*table, *_parts(key[1])), number))
-    return found
 
 
 def _parts(dotted: str) -> tuple[str, ...]:
