@@ -343,9 +343,11 @@ def _number(value: Any) -> float | None:
     return found if math.isfinite(found) and found > 0 else None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return a JSON object, or an empty one for anything else."""
-    return value if isinstance(value, dict) else {}
+def _inside(data: Any, *names: str) -> Mapping[str, Any]:
+    """Return the JSON object under a name in each of others, an empty one for anything else."""
+    for name in names:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}
 
 
 def _word(value: Any, default: str = "unknown") -> str:
@@ -375,7 +377,7 @@ def _json(path: Path, *marks: str) -> Mapping[str, Any]:
     if not any(f'"{mark}"'.encode() in head for mark in marks):
         return {}
     try:
-        return _mapping(json.loads(_text(path)))
+        return _inside(json.loads(_text(path)))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: no JSON: {error}; was it cut short?") from error
 
@@ -569,8 +571,8 @@ def optimum_benchmark(path: Path) -> Found | None:
 def _report(path: Path) -> tuple[Row, Environment | None] | None:
     marks = ("optimum_benchmark", "load_model", "first_forward", "prefill", "forward", "report")
     data = _json(path, *marks)
-    report, config = _mapping(data.get("report")), _mapping(data.get("config"))
-    if not report and any("latency" in _mapping(data.get(phase)) for phase in PHASES):
+    report, config = _inside(data, "report"), _inside(data, "config")
+    if not report and any("latency" in _inside(data, phase) for phase in PHASES):
         beside = path.with_name("benchmark_config.json")
         report, config = data, _json(beside, "scenario", "backend", "name")
     phase = next((name for name in PHASES if name in report), None)
@@ -579,8 +581,7 @@ def _report(path: Path) -> tuple[Row, Environment | None] | None:
     latency = _latency_ns(report, phase)
     if not latency:
         raise UsageError(f"{path}: no latency of '{phase}'; run it with scenario.latency=true")
-    backend, scenario = _mapping(config.get("backend")), _mapping(config.get("scenario"))
-    shapes = _mapping(scenario.get("input_shapes"))
+    backend, shapes = _inside(config, "backend"), _inside(config, "scenario", "input_shapes")
     given = {
         "batch": shapes.get("batch_size"),
         "length": shapes.get("sequence_length"),
@@ -594,7 +595,7 @@ def _report(path: Path) -> tuple[Row, Environment | None] | None:
     for name, fact in (("prefill", "first_token_ns"), ("per_token", "per_token_ns")):
         if generates and (times := _latency_ns(report, name)):
             facts[fact] = _estimate(times, True)[0]
-    peak = _number(_mapping(_mapping(report.get(phase)).get("memory")).get("max_ram"))
+    peak = _number(_inside(report, phase, "memory").get("max_ram"))
     if peak is not None:
         facts["peak_memory_bytes"] = round(peak * MEGABYTE)
     precision = _word(backend.get("torch_dtype"), "float32" if backend else "unknown")
@@ -609,11 +610,11 @@ def _report(path: Path) -> tuple[Row, Environment | None] | None:
         correlated=True,
         facts=facts,
     )
-    return row, _optimum_environment(_mapping(config.get("environment")))
+    return row, _optimum_environment(_inside(config, "environment"))
 
 
 def _latency_ns(report: Mapping[str, Any], phase: str) -> tuple[float, ...]:
-    latency = _mapping(_mapping(report.get(phase)).get("latency"))
+    latency = _inside(report, phase, "latency")
     scale, values = UNITS.get(str(latency.get("unit"))), latency.get("values")
     if scale is None or not isinstance(values, list):
         return ()
@@ -663,8 +664,8 @@ def pytest_benchmark(path: Path) -> Found | None:
         return None
     if not tests:
         raise UsageError(f"{path}: no benchmark in it; was every test deselected?")
-    machine = _mapping(data.get("machine_info"))
-    cpu = _mapping(machine.get("cpu"))
+    machine = _inside(data, "machine_info")
+    cpu = _inside(machine, "cpu")
     cores, environment = _number(cpu.get("count")), None
     if cores is not None:
         environment = Environment(
@@ -674,7 +675,7 @@ def pytest_benchmark(path: Path) -> Found | None:
             cpu=_word(cpu.get("brand_raw")),
             cores=int(cores),
         )
-    return Found("pytest-benchmark", [_test(path, _mapping(test)) for test in tests], environment)
+    return Found("pytest-benchmark", [_test(path, _inside(test)) for test in tests], environment)
 
 
 def _test(path: Path, test: Mapping[str, Any]) -> Row:
@@ -682,8 +683,8 @@ def _test(path: Path, test: Mapping[str, Any]) -> Row:
     texts: dict[str, Any] = {"model": label.split("[", 1)[0]}
     values: dict[str, float] = {}
     others = []
-    parameters = _mapping(test.get("params"))
-    for key, value in {**parameters, **_mapping(test.get("extra_info"))}.items():
+    parameters = _inside(test, "params")
+    for key, value in {**parameters, **_inside(test, "extra_info")}.items():
         ours, amount = _our_name(key), _number(value)
         if ours in TEXTS and isinstance(value, str):
             texts[ours] = value
@@ -694,7 +695,7 @@ def _test(path: Path, test: Mapping[str, Any]) -> Row:
     if others:
         texts["model"] += f" ({', '.join(others)})"
     texts["precision"] = _our_precision(texts.get("precision", "unknown"))
-    stats = _mapping(test.get("stats"))
+    stats = _inside(test, "stats")
     data = stats.get("data")
     times = [time for value in data if (time := _number(value))] if isinstance(data, list) else []
     summary = None
