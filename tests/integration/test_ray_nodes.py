@@ -25,9 +25,10 @@ from frameworktax.host.lock import VARIABLE
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
-from frameworktax.sweep.executor import Done, Job, LocalExecutor, Platform
-from frameworktax.sweep.plan import plan_sweep
+from frameworktax.sweep.executor import Done, Job, LocalExecutor
+from frameworktax.sweep.plan import plan, scan
 from frameworktax.sweep.ray import SET_BY_RAY, NodeHost, RayExecutor, versions
+from frameworktax.sweep.study import load
 
 TIMINGS = {
     "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "first_ns",
@@ -205,8 +206,8 @@ def command(folder: Path, address: str, *words: str) -> subprocess.Popen:
 
 
 def measured(folder: Path) -> dict:
-    places = [Platform(label=name, device="cpu") for name in ("left", "right")]
-    found = plan_sweep(folder / "study.toml", store=folder / "s", platforms=places)
+    study = load(folder / "study.toml", platforms=dict.fromkeys(("left", "right"), "cpu"))
+    found = plan(study, scan(folder / "s"))
     return {point: one.status for point, one in found.statuses.items()}
 
 

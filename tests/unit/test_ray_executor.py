@@ -31,9 +31,8 @@ from frameworktax.records import (
 from frameworktax.store.shards import FIRST
 from frameworktax.sweep import ray as ray_module
 from frameworktax.sweep import run
-from frameworktax.sweep.executor import Done, Job, Platform, lost
+from frameworktax.sweep.executor import Done, Job, Platform, lost, open_executor
 from frameworktax.sweep.ray import News, NodeHost, RayExecutor, shipped
-from frameworktax.sweep.run import open_executor, platforms_of
 from frameworktax.sweep.study import load
 
 
@@ -487,4 +486,5 @@ def test_no_cluster_and_no_ray(made, monkeypatch, tmp_path):
 def test_executors_by_name():
     with pytest.raises(UsageError, match="no engine 'rya', did you mean 'ray'"):
         open_executor("rya", Path(), Reporter(), ())
-    assert {place.label for place in platforms_of("local", Reporter())} >= {"local", "cpu"}
+    local = open_executor("local", Path(), Reporter(), ())
+    assert {place.label for place in local.platforms()} >= {"local", "cpu"}

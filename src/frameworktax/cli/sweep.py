@@ -52,10 +52,9 @@ def sweep(
     if dry_run:
         from frameworktax.cli.progress import ProgressView
         from frameworktax.sweep.plan import plan_blocks, plan_sweep
-        from frameworktax.sweep.run import platforms_of
 
-        platforms = platforms_of(engine, ProgressView(console(stderr=True)))
-        plan = plan_sweep(study, *words, store=store, resume=resume, platforms=platforms)
+        view = ProgressView(console(stderr=True))
+        plan = plan_sweep(study, *words, store=store, engine=engine, resume=resume, reporter=view)
         out.document(plan.as_data())
         out.blocks(plan_blocks(plan))
         return

@@ -26,7 +26,15 @@ from pathlib import Path
 from typing import Protocol
 
 from frameworktax import host, runtimes, store
-from frameworktax.errors import Fault, FrameworktaxError, StoreError, WorkerError
+from frameworktax.api import pick_device
+from frameworktax.errors import (
+    Fault,
+    FrameworktaxError,
+    StoreError,
+    UsageError,
+    WorkerError,
+    nearest,
+)
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.recorder import open_shard, this_environment, without_end
 from frameworktax.measure.reporter import Reporter
@@ -35,6 +43,7 @@ from frameworktax.measure.template import Templates
 from frameworktax.records import Outcome, Point, Subject
 from frameworktax.store.write import PLAIN, SUFFIX
 
+EXECUTORS = ("local", "ray", "ray://HOST:PORT")
 LATE = 2.0
 LATE_S = 120.0
 """A job is late at so many times its budget, this much more, and two steps of set-up: what a
@@ -63,12 +72,6 @@ class Platform:
     host: str = "here"
     slots: int = 1
     memory_bytes: int | None = None
-
-
-def this_host(device: str) -> tuple[Platform, ...]:
-    """Return this host under the names a study may give it; ``local`` is the device."""
-    devices = {"local": device, "cpu": "cpu", device: device}
-    return tuple(Platform(label=label, device=one) for label, one in devices.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +160,9 @@ class LocalExecutor:
     """Of the session before: about as much as the next one's."""
 
     def platforms(self) -> Sequence[Platform]:
-        """Return this host under the names a study may give it."""
-        return this_host(self.device)
+        """Return this host under the names a study may give it; ``local`` is the device."""
+        devices = {"local": self.device, "cpu": "cpu", self.device: self.device}
+        return [Platform(label=label, device=one) for label, one in devices.items()]
 
     def submit(self, job: Job) -> None:
         """Take a job."""
@@ -205,6 +209,23 @@ class LocalExecutor:
         wall_ns = time.monotonic_ns() - begin
         self._setup_s = (wall_ns - measuring.effort.measuring_ns) / 1e9
         return Done(job=job, session=writer.session, wall_ns=wall_ns, error=fault)
+
+
+def open_executor(name: str, folder: Path, reporter: Reporter, command: Sequence[str]) -> Executor:
+    """Return the executor of a name, one of ``EXECUTORS``, to be closed.
+
+    Raises:
+        UsageError: no such executor, or its cluster cannot be used.
+    """
+    if name == "local":
+        return LocalExecutor(folder, pick_device("auto"), reporter, command)
+    if name != "ray" and not name.startswith("ray://"):
+        raise UsageError(
+            f"no engine '{name}'{nearest(name, EXECUTORS)}; choose {', '.join(EXECUTORS)}"
+        )
+    from frameworktax.sweep.ray import RayExecutor
+
+    return RayExecutor(folder, None if name == "ray" else name, reporter, command)
 
 
 def write_ends(writer: store.Writer, points: Iterable[Point], error: FrameworktaxError) -> None:

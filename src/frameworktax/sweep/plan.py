@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host
-from frameworktax.api import DEFAULT_STORE, pick_device
+from frameworktax.api import DEFAULT_STORE
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MEMORY_SHARE
 from frameworktax.records import Point, Record, point_name
 from frameworktax.report.blocks import Block, Text, table
 from frameworktax.store import shards
-from frameworktax.sweep.executor import Platform, this_host
+from frameworktax.sweep.executor import Platform, open_executor
 from frameworktax.sweep.schedule import Group, groups
 from frameworktax.sweep.status import RULE, Estimator, PointStatus, Status, find_statuses
 from frameworktax.sweep.study import Study, load
@@ -92,17 +94,17 @@ def plan_sweep(
     study: str | Path | Mapping[str, Any],
     *overrides: str,
     store: str | Path = DEFAULT_STORE,
+    engine: str = "local",
     resume: bool = True,
-    platforms: Sequence[Platform] | None = None,
+    reporter: Reporter | None = None,
 ) -> SweepPlan:
-    """Return what ``sweep`` will do, without measuring; its arguments, and raises as it does.
-
-    ``platforms`` are those of the executor, None for this host's.
-    """
-    places = this_host(pick_device("auto")) if platforms is None else platforms
-    devices = {platform.label: platform.device for platform in places}
+    """Return what ``sweep`` will do, without measuring; its arguments, and raises as it does."""
+    executor = open_executor(engine, Path(store), reporter or Reporter(), ())
+    with contextlib.closing(executor):
+        platforms = executor.platforms()
+    devices = {platform.label: platform.device for platform in platforms}
     loaded = load(study, overrides, platforms=devices, allow_code=True)  # nothing is run
-    return plan(loaded, scan(Path(store)), resume=resume, platforms=places)
+    return plan(loaded, scan(Path(store)), resume=resume, platforms=platforms)
 
 
 def plan(

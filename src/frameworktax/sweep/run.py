@@ -11,15 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from frameworktax import store
-from frameworktax.api import DEFAULT_STORE, Results, document, no_collection, pick_device
+from frameworktax.api import DEFAULT_STORE, Results, document, no_collection
 from frameworktax.clock import REAL, Clock
-from frameworktax.errors import (
-    NothingMeasuredError,
-    StoreError,
-    UsageError,
-    WorkerError,
-    nearest,
-)
+from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.recorder import open_shard
@@ -30,8 +24,8 @@ from frameworktax.sweep.executor import (
     Done,
     Executor,
     Job,
-    LocalExecutor,
     Platform,
+    open_executor,
     shard_of,
     write_ends,
 )
@@ -40,7 +34,6 @@ from frameworktax.sweep.schedule import Group, Queue, Retries
 from frameworktax.sweep.status import PointStatus, find_statuses
 from frameworktax.sweep.study import Study, load
 
-EXECUTORS = ("local", "ray", "ray://HOST:PORT")
 LEAST_S = 5.0
 """A session is not begun with less than this left of the time budget."""
 UNHURRIED_S = 600.0
@@ -121,30 +114,6 @@ def sweep(
         # a cluster's nodes are locked one by one
         with host_lock(command, reporter.say) if is_here else contextlib.nullcontext():
             return Sweep(loaded, folder, executor, reporter, command, resume=resume).run()
-
-
-def open_executor(name: str, folder: Path, reporter: Reporter, command: Sequence[str]) -> Executor:
-    """Return the executor of a name, one of ``EXECUTORS``, to be closed.
-
-    Raises:
-        UsageError: no such executor, or its cluster cannot be used.
-    """
-    if name == "local":
-        return LocalExecutor(folder, pick_device("auto"), reporter, command)
-    if name != "ray" and not name.startswith("ray://"):
-        raise UsageError(
-            f"no engine '{name}'{nearest(name, EXECUTORS)}; choose {', '.join(EXECUTORS)}"
-        )
-    from frameworktax.sweep.ray import RayExecutor
-
-    return RayExecutor(folder, None if name == "ray" else name, reporter, command)
-
-
-def platforms_of(name: str, reporter: Reporter) -> Sequence[Platform]:
-    """Return where an executor could measure now; raises as ``open_executor`` does."""
-    executor = open_executor(name, Path(), reporter, ())
-    with contextlib.closing(executor):
-        return executor.platforms()
 
 
 class Submitted(NamedTuple):
