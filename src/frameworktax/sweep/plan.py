@@ -210,18 +210,18 @@ def forecast(plan: SweepPlan) -> list[str]:
 
 def resumed(statuses: Mapping[Point, PointStatus]) -> str:
     """Return what a store held before the sweep, empty if nothing."""
-    found = statuses.values()
-    measured = sum(one.status == "measured" for one in found)
-    cut = sum(one.cut_off for one in found)
-    again = sum(one.status == "open" and one.tries > 0 for one in found)
-    given_up = sum(one.status == "given-up" for one in found)
-    if not measured + cut + again + given_up:
+    words = Counter(one.word for one in statuses.values())
+    cut_off = sum(one.cut_off for one in statuses.values())
+    others = {
+        "were cut off half-way and are measured again": cut_off,
+        "failed before and are tried again": words["failed"],
+        "are given up": words["given-up"],
+    }
+    parts = [f"{count} {what}" for what, count in others.items() if count]
+    if not words["measured"] and not parts:
         return ""
-    parts = [f"{measured} of {len(statuses)} points are measured already"]
-    parts += [f"{cut} were cut off half-way and are measured again"] if cut else []
-    parts += [f"{again} failed before and are tried again"] if again else []
-    parts += [f"{given_up} are given up"] if given_up else []
-    return "resuming: " + ", ".join(parts)
+    measured = f"resuming: {words['measured']} of {len(statuses)} points are measured already"
+    return ", ".join([measured, *parts])
 
 
 def summary(results: SweepResults) -> list[str]:
