@@ -187,7 +187,9 @@ class Estimator:
         """Take one record into account; a session says which point it is before all else of it."""
         if isinstance(record, Subject):
             point = record.point
-            self._of[point.key()] = self._known[point.without_batch()], point.workload.batch
+            if point.key() not in self._of:
+                known = self._known[point.without_batch()]
+                self._of[point.key()] = known, point.workload.batch
         elif isinstance(record, Block | Outcome) and record.point in self._of:
             known, batch = self._of[record.point]
             if isinstance(record, Block):
