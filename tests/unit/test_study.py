@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from frameworktax.errors import UsageError
+from frameworktax.sweep import grid
 from frameworktax.sweep import study as study_module
 from frameworktax.sweep.study import TEMPLATE, Source, load, value_of
 
@@ -186,7 +187,7 @@ def test_no_points(study):
 
 
 def test_all_tables_together_have_a_limit(study, monkeypatch):
-    monkeypatch.setattr("frameworktax.sweep.grid.MAX_POINTS", 5)
+    monkeypatch.setattr(grid, "MAX_POINTS", 5)
     table = '[[point]]\nmodels = "mlp"\nruntimes = "eager"\nbatch = [1, 2, 4]\n'
     assert len(study(table).points) == 3
     assert "line 5: point.1: 6 points; 5 at most" in refused(study, table + table)

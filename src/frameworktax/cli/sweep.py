@@ -53,8 +53,8 @@ def sweep(
         from frameworktax.cli.progress import ProgressView
         from frameworktax.sweep.plan import plan_blocks, plan_sweep
 
-        view = ProgressView(console(stderr=True))
-        plan = plan_sweep(study, *words, store=store, engine=engine, resume=resume, reporter=view)
+        shown = ProgressView(console(stderr=True))
+        plan = plan_sweep(study, *words, store=store, engine=engine, resume=resume, reporter=shown)
         out.document(plan.as_data())
         out.blocks(plan_blocks(plan))
         return
