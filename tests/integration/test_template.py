@@ -340,13 +340,12 @@ def test_nothing_is_imported_while_templates_pause(tmp_path):
     made = Templates()
     template = made.get(dict(os.environ), LIBRARIES)
     above = made.get(dict(os.environ))
-    made.pause()
-    assert not template.is_ready
-    while state(above.process.number) != "T" and not above.is_ready:
-        time.sleep(0.01)
-    time.sleep(0.2)
-    assert not template.is_ready  # nor does it become so
-    made.go_on()
+    with made.paused():
+        assert not template.is_ready
+        while state(above.process.number) != "T" and not above.is_ready:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert not template.is_ready  # nor does it become so
     worker = Worker("test", templates=made, libraries=LIBRARIES)
     assert worker.request(Server.memory, LIMIT_S) > 0 and worker.started == "forked"
     worker.kill()

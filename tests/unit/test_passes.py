@@ -15,7 +15,7 @@ from frameworktax.measure.process import Gate
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import FIRST_ROUNDS
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.measure.template import Templates
+from frameworktax.measure.template import Template, Templates
 from frameworktax.measure.worker import Server
 from frameworktax.records import (
     Attribution,
@@ -434,25 +434,30 @@ def test_what_is_at_work_is_stopped_while_a_block_is_timed():
 
 def test_templates_import_nothing_while_a_block_is_timed(monkeypatch):
     templates, heard = Templates(), []
-    monkeypatch.setattr(templates, "pause", lambda: heard.append("pause"))
-    monkeypatch.setattr(templates, "go_on", lambda: heard.append("go on"))
+    process = SimpleNamespace(is_over=False, begun=lambda timeout_s: True, signal=heard.append)
+    templates._found["kind",] = SimpleNamespace(is_ready=False, above=None, process=process)
     with pytest.raises(KeyboardInterrupt), Gate(templates).quiet():
-        assert heard == ["pause"]
+        assert heard == [signal.SIGSTOP]
         raise KeyboardInterrupt
-    assert heard == ["pause", "go on"]
+    assert heard == [signal.SIGSTOP, signal.SIGCONT]
+    process.is_over = True  # its number may be another process's by now
+    with Gate(templates).quiet():
+        assert len(heard) == 2
+    assert len(heard) == 2
 
 
-def test_a_template_that_its_imports_ended_is_not_signalled():
-    """Its number may be another process's by now."""
-    heard = []
-    process = SimpleNamespace(is_over=True, begun=lambda timeout_s: True, signal=heard.append)
-    made = Templates()
-    made._found["kind"] = SimpleNamespace(is_ready=False, above=None, process=process)
-    made.pause()
-    made.go_on()
-    process.is_over = False
-    made.pause()
-    assert heard == [signal.SIGSTOP]
+def test_no_template_begins_while_a_block_is_timed(monkeypatch):
+    """Set-up may have asked for its process just before."""
+    templates, is_quiet, began = Templates(), threading.Event(), []
+    monkeypatch.setattr(Template, "start", lambda variables: began.append(is_quiet.is_set()))
+    asking = threading.Thread(target=templates.get, args=({},))
+    with Gate(templates).quiet():
+        is_quiet.set()
+        asking.start()
+        asking.join(0.1)
+        is_quiet.clear()
+    asking.join()
+    assert began == [False]
 
 
 def test_set_up_begins_nothing_while_a_block_is_timed():

@@ -14,6 +14,7 @@ import pickle
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -289,9 +290,8 @@ class Gate:
         self._templates = templates
         self._turn = threading.RLock()
         self._at_work: set[Worker] = set()
-        self._quiet: list[tuple[int, int]] = []
+        self._quiet: list[list[int]] = []
         """Begin and end of each time in which blocks were timed, ns of the monotonic clock."""
-        self._quiet_since: int | None = None
 
     def ask(
         self,
@@ -319,26 +319,22 @@ class Gate:
     def quiet(self) -> Iterator[None]:
         """Stop what is at work until the end of the block."""
         with self._turn:
-            begin_ns = self._quiet_since = time.monotonic_ns()
+            span = [time.monotonic_ns(), sys.maxsize]
+            self._quiet.append(span)
             stopped = list(self._at_work)
-            for worker in stopped:
-                worker.stop()
-            self._templates.pause()
             try:
-                yield
+                for worker in stopped:
+                    worker.stop()
+                with self._templates.paused():
+                    yield
             finally:
-                self._templates.go_on()
                 for worker in stopped:
                     worker.go_on()
-                self._quiet.append((begin_ns, time.monotonic_ns()))
-                self._quiet_since = None
+                span[1] = time.monotonic_ns()
 
     def quiet_ns(self, begin_ns: int, end_ns: int) -> int:
         """Return for how long blocks were timed between two moments of the monotonic clock."""
-        since, quiet = self._quiet_since, list(self._quiet)
-        if since is not None and since not in dict(quiet):  # else it has ended just now
-            quiet.append((since, end_ns))
-        overlaps = (min(end_ns, end) - max(begin_ns, begin) for begin, end in quiet)
+        overlaps = (min(end_ns, end) - max(begin_ns, begin) for begin, end in list(self._quiet))
         return sum(overlap for overlap in overlaps if overlap > 0)
 
     def clock(self) -> int:

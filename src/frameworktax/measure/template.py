@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -271,22 +271,16 @@ class Template:
         self.process.end()
 
 
-_Kind = tuple[tuple[tuple[str, str], ...], str]
-"""Environment variables, folder."""
-
-
 class Templates:
     """The templates of one process that measures, started as they are asked for."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[_Kind, tuple[str, ...]], Template] = {}
-        self._finding = threading.Lock()
-        self._paused: list[Template] = []
+        self._found: dict[tuple[object, ...], Template] = {}
+        """By environment variables, folder and libraries."""
+        self._finding = threading.RLock()
 
     def get(
-        self,
-        environment: Mapping[str, str],
-        libraries: tuple[str, ...] = (),
+        self, environment: Mapping[str, str], libraries: tuple[str, ...] = ()
     ) -> Template | None:
         """Return a template for processes with these libraries.
 
@@ -298,50 +292,44 @@ class Templates:
         if not _can_watch():
             return None
         variables = {name: value for name, value in environment.items() if name != "TMPDIR"}
-        kind = (tuple(sorted(variables.items())), str(Path.cwd()))
-        if "TMPDIR" in os.environ:
-            variables["TMPDIR"] = os.environ["TMPDIR"]
+        key = tuple(sorted(variables.items())), str(Path.cwd()), libraries
         with self._finding:
-            return self._get(kind, libraries, variables)
+            found = self._found.get(key)
+            if found is not None:
+                if not found.process.is_over:
+                    return found
+                if not found.is_ready:  # its imports end it, and would again
+                    return None
+                found.close()
+            if libraries:
+                above = self.get(environment, libraries[:-1])
+                if above is None:
+                    return None
+                found = above.branch(libraries[-1])
+            else:
+                if "TMPDIR" in os.environ:
+                    variables["TMPDIR"] = os.environ["TMPDIR"]
+                found = Template.start(variables)
+            self._found[key] = found
+            return found
 
-    def _get(
-        self, kind: _Kind, libraries: tuple[str, ...], variables: Mapping[str, str]
-    ) -> Template | None:
-        found = self._found.get((kind, libraries))
-        if found is not None:
-            if not found.process.is_over:
-                return found
-            if not found.is_ready:  # its imports end it, and would again
-                return None
-            found.close()
-        if libraries:
-            below = self._get(kind, libraries[:-1], variables)
-            if below is None:
-                return None
-            found = below.branch(libraries[-1])
-        else:
-            found = Template.start(variables)
-        self._found[kind, libraries] = found
-        return found
-
-    def pause(self) -> None:
-        """Have those that still import take no processor time until ``go_on``."""
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have none begin inside, and those that still import take no processor time."""
         with self._finding:
             # the number of one that its imports have ended may be another's
             importing = (one for one in self._found.values() if not one.is_ready)
-            self._paused = [one for one in importing if not one.process.is_over]
-            for one in self._paused:
-                if one.above not in self._paused:  # it is forked at this moment, or there
-                    with contextlib.suppress(TimeoutError):
-                        one.process.begun(GRACE_S)
-                one.process.signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Let those run again."""
-        with self._finding:
-            for one in self._paused:
-                one.process.signal(signal.SIGCONT)
-            self._paused = []
+            stopped = [one for one in importing if not one.process.is_over]
+            try:
+                for one in stopped:
+                    if one.above not in stopped:  # it is forked at this moment, or there
+                        with contextlib.suppress(TimeoutError):
+                            one.process.begun(GRACE_S)
+                    one.process.signal(signal.SIGSTOP)
+                yield
+            finally:
+                for one in stopped:
+                    one.process.signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End them all."""
