@@ -61,9 +61,9 @@ class Tail:
             del self._end[:-KEEP_BYTES]
         os.close(descriptor)
 
-    def text(self, wait_s: float = 1.0) -> str:
-        """Return the end of what was written; waits for the writer's end for ``wait_s``."""
-        self._thread.join(wait_s)
+    def text(self) -> str:
+        """Return the end of what was written; a writer that lives is waited for, a second long."""
+        self._thread.join(1.0)
         return bytes(self._end).decode("utf-8", "replace")
 
 
@@ -88,42 +88,16 @@ class Worker:
     _process: Interpreter | Forked | None = None
     _channel: socket.socket = field(init=False)
     _output: Tail = field(init=False)
-    _buffer: bytes = b""
     _is_stopped: bool = False
-    _ended: bool = False
     _changing: threading.Lock = field(default_factory=threading.Lock)
     """Held where one is begun, stopped or ended, so that none is begun after the end."""
-    _death: WorkerError | None = None
-    """Why it ended; raised again by a later request."""
+    _end: WorkerError | None = None
+    """Why it takes no requests any more; a later one raises it again."""
     _asking: threading.RLock = field(default_factory=threading.RLock)
     """Held while an answer is awaited: the descriptor is not closed under that thread."""
 
     def __post_init__(self) -> None:
         self.environment = {**os.environ, **self.environment}
-
-    def _begin(self, template: Template | None) -> None:
-        """Have a template fork the process; start an interpreter where there is none."""
-        with self._changing:
-            if self._ended:
-                raise ConnectionAbortedError("ended before it was there")
-            self._channel, theirs = socket.socketpair()
-            ours, output = os.pipe()
-            self._output = Tail(ours)
-            memory, variables = self.memory_bytes, self.environment
-            try:
-                with theirs:
-                    channel = theirs.fileno()
-                    if template is None:
-                        words = MODULE, str(channel), str(memory)
-                        self._process = Interpreter(words, variables, channel, output)
-                        if self._is_stopped:
-                            self._process.signal(signal.SIGSTOP)
-                    else:
-                        cpus = tuple(os.sched_getaffinity(0))
-                        order = Order("", variables.get("TMPDIR", ""), cpus, memory)
-                        self._process = template.fork(order, (channel, output))
-            finally:
-                os.close(output)
 
     @property
     def started(self) -> Started:
@@ -133,7 +107,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether it still takes requests."""
-        return not self._ended
+        return self._end is None
 
     @property
     def printed_bytes(self) -> int:
@@ -163,42 +137,60 @@ class Worker:
             return max(LEAST_S, (end_ns - clock()) / 1e9)  # 0 would mean not to wait
 
         with self._asking:
-            if self._ended:
-                if self._death is not None:
-                    raise WorkerError(self._death.status, str(self._death))
-                raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
+            if self._end is not None:
+                raise WorkerError(self._end.status, str(self._end))
             try:
-                self._make_ready(left_s)
+                if self._process is None:
+                    self._begin(left_s)
                 line = self._exchange(pickle.dumps((step, given)), left_s)
             except TimeoutError as error:
                 self.kill()
                 text = f"{step} not done after {timeout_s:.0f} s, ended"
-                self._death = WorkerError("timeout", text)
-                raise self._death from error
+                self._end = WorkerError("timeout", text)
+                raise self._end from error
             except ConnectionError as error:
-                self._death = self._cause(step)
-                raise self._death from error
+                self._end = self._cause(step)
+                raise self._end from error
         return decode(method, line)
 
-    def _make_ready(self, left_s: Callable[[], float]) -> None:
-        """Begin the process where there is none, and wait until it is there."""
-        if self._process is None:
-            template = None
-            if self.templates is not None:
-                template = self.templates.get(self.environment, self.libraries)
-            self._begin(template)
-        forked = self._process
-        if not isinstance(forked, Forked) or forked.number is not None:
-            return
-        if not _patiently(forked.begun, left_s):
-            forked.end()
+    def _begin(self, left_s: Callable[[], float]) -> None:
+        """Have a template fork the process; start an interpreter where none can."""
+        template = None
+        if self.templates is not None:
+            template = self.templates.get(self.environment, self.libraries)
+        process = self._made(template)
+        if not _patiently(process.begun, left_s):
+            process.end()
             self._channel.close()
-            self._begin(None)
-            text = f"started, and not forked: {forked.refusal or 'the template ended'}"
+            text = f"started, and not forked: {process.refusal or 'the template ended'}"
             self.notes.append(Note("not-forked", text))
+            process = self._made(None)
         with self._changing:
-            if self._is_stopped and not self._ended and self._process is not None:
-                self._process.signal(signal.SIGSTOP)
+            if self._is_stopped and self.alive:
+                process.signal(signal.SIGSTOP)
+
+    def _made(self, template: Template | None) -> Interpreter | Forked:
+        """Return a process that a template forks, or that is started where there is none."""
+        with self._changing:
+            if not self.alive:
+                raise ConnectionAbortedError("ended before it was there")
+            self._channel, theirs = socket.socketpair()
+            ours, output = os.pipe()
+            self._output = Tail(ours)
+            memory, variables = self.memory_bytes, self.environment
+            try:
+                with theirs:
+                    channel = theirs.fileno()
+                    if template is None:
+                        words = MODULE, str(channel), str(memory)
+                        self._process = Interpreter(words, variables, channel, output)
+                    else:
+                        cpus = tuple(os.sched_getaffinity(0))
+                        order = Order("", variables.get("TMPDIR", ""), cpus, memory)
+                        self._process = template.fork(order, (channel, output))
+            finally:
+                os.close(output)
+            return self._process
 
     def _exchange(self, data: bytes, left_s: Callable[[], float]) -> bytes:
         """Send a request and return the answer's line; raises TimeoutError, ConnectionError."""
@@ -209,27 +201,26 @@ class Worker:
 
         self._channel.settimeout(left_s())
         self._channel.sendall(data)
-        while b"\n" not in self._buffer:
+        line = b""
+        while not line.endswith(b"\n"):
             chunk = _patiently(receive, left_s)
             if not chunk:
                 raise ConnectionResetError("the other end is closed")
-            self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
+            line += chunk
         return line
 
     def _cause(self, step: str) -> WorkerError:
         """Return why the process ended."""
         process = self._process
-        if self._ended or process is None:
+        if not self.alive or process is None:
             return WorkerError("failed", f"ended from outside during {step}")
         try:
             code = process.wait(GRACE_S)
         except TimeoutError:
             self.kill()
             return WorkerError("crashed", f"closed its pipe during {step}")
-        text = self._output.text()
+        where = _python_line(self._output.text())
         self.kill()
-        where = _python_line(text)
         if code is None:
             return WorkerError("crashed", f"ended with the template it was forked of during {step}")
         if code == -signal.SIGKILL:
@@ -250,15 +241,15 @@ class Worker:
     def _signal(self, which: signal.Signals) -> None:
         with self._changing:
             self._is_stopped = which == signal.SIGSTOP
-            if self._process is not None and not self._ended:  # else its number may be another's
+            if self._process is not None and self.alive:  # else its number may be another's
                 self._process.signal(which)
 
     def kill(self) -> None:
         """End the whole process group now; a thread that awaits its answer is woken."""
         with self._changing:
-            if self._ended:
+            if not self.alive:
                 return
-            self._ended = True
+            self._end = WorkerError("crashed", f"{self.label}: the measuring process has ended")
         if self._process is None:
             return
         self._process.end()

@@ -76,6 +76,8 @@ class Process:
 
     number: int | None = None
     """None while it is not there yet."""
+    refusal = ""
+    """Why there is no such process."""
 
     def begun(self, timeout_s: float) -> bool:
         """Return whether it is there; a forked one is waited for."""
@@ -143,8 +145,6 @@ class Forked(Process):
         self._hearing = threading.Lock()
         self._is_over = False
         self._code: int | None = None
-        self.refusal = ""
-        """Why there is no such process."""
 
     def _hear(self, timeout_s: float | None) -> None:
         """Take in what the template says next; raises TimeoutError where that is nothing."""
