@@ -1,5 +1,7 @@
 """What a worker's answer, or its failure, means to the session."""
 
+import errno
+import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +11,7 @@ from fake_workers import timed
 
 from frameworktax.errors import UsageError, UserModelError, WorkerError
 from frameworktax.measure import protocol
-from frameworktax.measure.process import decode
+from frameworktax.measure.process import Worker, decode
 from frameworktax.measure.protocol import Failure
 from frameworktax.measure.worker import Server
 from frameworktax.records import Attribution, Note
@@ -49,11 +51,25 @@ def test_answers_survive_the_way_over_the_socket_unchanged(method, answer):
     assert decode(method, line) == answer
 
 
-@pytest.mark.parametrize("answer", [1.5, None, BLOCK])
+@pytest.mark.parametrize("answer", [1.5, None, BLOCK, float("nan"), "\udcff"])
 def test_an_answer_of_another_kind_is_a_failed_step(answer):
     with pytest.raises(WorkerError) as raised:
         decode(Server.memory, protocol.encode(answer))
     assert raised.value.status == "failed"
+
+
+def test_where_no_process_can_be_started_the_step_has_failed(monkeypatch):
+    """The other runtimes go on."""
+
+    def refuse(*words, **options):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    worker = Worker("test")
+    for _ in range(2):
+        with pytest.raises(WorkerError, match="started for memory: Too many open files") as raised:
+            worker.request(Server.memory, 1.0)
+        assert raised.value.status == "failed" and not worker.alive
 
 
 def problem(method, status):

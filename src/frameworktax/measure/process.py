@@ -151,6 +151,11 @@ class Worker:
             except ConnectionError as error:
                 self._end = self._cause(step)
                 raise self._end from error
+            except OSError as error:  # no process, no memory or no descriptor is left
+                self.kill()
+                text = f"no process could be started for {step}: {error.strerror}"
+                self._end = WorkerError("failed", text)
+                raise self._end from error
         return decode(method, line)
 
     def _begin(self, left_s: Callable[[], float]) -> None:
@@ -341,13 +346,13 @@ def decode(method: Step[P, A], line: bytes) -> A:
         WorkerError: the step failed, or its answer is not what the method returns.
         UsageError: what was asked for cannot be.
     """
-    found = msgspec.json.decode(line)
-    if "failure" in found:
-        raise problem(method.__name__, Failure(**found["failure"]))
     kind = get_type_hints(method)["return"]
     try:
+        found = msgspec.json.decode(line)
+        if "failure" in found:
+            raise problem(method.__name__, Failure(**found["failure"]))
         answer: A = msgspec.convert(found["answer"], kind, str_keys=True)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:  # no JSON, as of NaN or half a character; or another kind
         raise WorkerError("failed", f"{method.__name__} gave a wrong answer: {error}") from error
     return answer
 
