@@ -31,7 +31,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -348,12 +347,17 @@ Job = tuple[Order, list[int]]
 """What a forked process is for, and the descriptors it was given."""
 
 
-@dataclass(slots=True)
-class _Child:
+class _Child(NamedTuple):
+    """What was forked; both descriptors are this process's own.
+
+    Attributes:
+        status: says what becomes of it; hung up once it is to be ended.
+        ended: readable once it has ended.
+    """
+
     number: int
-    status: socket.socket
+    status: int
     ended: int
-    """Descriptor that is readable once it has ended."""
 
 
 class _Server:
@@ -394,9 +398,9 @@ class _Server:
             while self._children:
                 self._let_go(next(iter(self._children.values())))
             os._exit(0)
-        status = socket.socket(fileno=descriptors.pop())
+        status = descriptors.pop()
         refusal, number, own = self._refusal, -1, os.getpid()
-        if not refusal and not _is_hung_up(status):
+        if not refusal:
             try:
                 number = os.fork()
             except OSError as error:  # no memory, too many processes
@@ -412,13 +416,12 @@ class _Server:
             os.close(descriptor)
         if number > 0:
             child = _Child(number, status, os.pidfd_open(number))
-            for descriptor, events in ((status.fileno(), 0), (child.ended, select.POLLIN)):
+            for descriptor, events in ((status, 0), (child.ended, select.POLLIN)):
                 self._children[descriptor] = child
                 self._poller.register(descriptor, events)
-            return None
-        with contextlib.suppress(OSError):
-            status.send(f"refused {refusal}".encode())
-        status.close()
+        else:
+            _say(status, f"refused {refusal}")
+            os.close(status)
         return None
 
     def _report_end(self, child: _Child) -> None:
@@ -427,8 +430,7 @@ class _Server:
         found = os.waitid(os.P_PID, child.number, os.WEXITED | os.WNOWAIT)
         if found is not None:
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-            with contextlib.suppress(OSError):
-                child.status.send(f"code {code}".encode())
+            _say(child.status, f"code {code}")
 
     def _let_go(self, child: _Child) -> None:
         """End a process that was let go, and whatever is in its group."""
@@ -436,34 +438,34 @@ class _Server:
             with contextlib.suppress(OSError):
                 end(child.number, signal.SIGKILL)
         os.waitpid(child.number, 0)
-        for descriptor in (child.status.fileno(), child.ended):
+        for descriptor in (child.status, child.ended):
             del self._children[descriptor]
             with contextlib.suppress(KeyError):  # its end was reported
                 self._poller.unregister(descriptor)
-        child.status.close()
-        os.close(child.ended)
+            os.close(descriptor)
 
-    def _leave(
-        self, order: Order, descriptors: list[int], status: socket.socket, parent: int
-    ) -> None:
+    def _leave(self, order: Order, descriptors: list[int], status: int, parent: int) -> None:
         """Be a process of its own, with what was ordered, and say that it is there."""
         os.setsid()
         worker.die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
         self._control.close()
-        for number, child in self._children.items():  # by either descriptor
-            if number == child.ended:
-                os.close(child.ended)
-            else:
-                child.status.close()
+        for descriptor in self._children:
+            os.close(descriptor)
         if not order.library:
             _settle(order)
             for descriptor in (1, 2):
                 os.dup2(descriptors[1], descriptor)
             os.close(descriptors[1])
-        status.send(f"number {os.getpid()}".encode())
-        status.close()
+        _say(status, f"number {os.getpid()}")
+        os.close(status)
+
+
+def _say(status: int, text: str) -> None:
+    """Say what becomes of a process, where anyone still wants to know."""
+    with contextlib.suppress(OSError):
+        os.write(status, text.encode())
 
 
 def _settle(order: Order) -> None:
@@ -520,12 +522,6 @@ def _can_watch() -> bool:
     except (AttributeError, OSError):
         return False
     return True
-
-
-def _is_hung_up(connection: socket.socket) -> bool:
-    poller = select.poll()
-    poller.register(connection, 0)
-    return bool(poller.poll(0))
 
 
 def _rename(temporary: str) -> None:
