@@ -222,7 +222,6 @@ class Template:
         self.process = process
         self.above = above
         self._control = control
-        self._sending = threading.Lock()
         self._is_ready = False
 
     @classmethod
@@ -249,7 +248,7 @@ class Template:
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             message = json.dumps(order).encode()
-            with self._sending, contextlib.suppress(OSError):  # it has ended: so the status says
+            with contextlib.suppress(OSError):  # it has ended: so the status says
                 socket.send_fds(self._control, [message], [*descriptors, theirs.fileno()])
         return Forked(status)
 
