@@ -1,5 +1,6 @@
 """The grid, and what the command line makes of words."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -116,6 +117,13 @@ def test_more_threads_than_processors_are_refused_unless_forced(monkeypatch):
     with pytest.raises(UsageError, match=r"3 threads on 2 processors .* --force-threads"):
         plan.checked(three)
     assert plan.checked(three, force_threads=True) == three
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("number", ["until", "budget_s", "setup_limit_s"])
+def test_a_share_or_a_time_that_cannot_be(number, value):
+    with pytest.raises(UsageError, match="above zero, and finite"):
+        plan.Plan(points=(), **{number: value})
 
 
 def test_options_go_to_the_parameters_of_their_name():

@@ -83,11 +83,12 @@ class Plan:
     deployment: Path | None = None
 
     def __post_init__(self) -> None:
-        threads = min((point.threads for point in self.points), default=1)
-        times = min(self.budget_s, self.setup_limit_s)
-        if min(self.processes, threads) < 1 or times <= 0 or self.until <= 0:
+        threads = (point.threads for point in self.points)
+        numbers = self.processes, *threads, self.until, self.budget_s, self.setup_limit_s
+        if not all(0 < number < math.inf for number in numbers):
             raise UsageError(
-                "processes, threads, time budget, set-up limit and until must be above zero"
+                "processes, threads, time budget, set-up limit and until must be above zero, "
+                "and finite"
             )
         if self.processes > MOST_PROCESSES:
             raise UsageError(
