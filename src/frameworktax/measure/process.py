@@ -190,8 +190,7 @@ class Worker:
                         words = MODULE, str(channel), str(memory)
                         self._process = Interpreter(words, variables, channel, output)
                     else:
-                        cpus = tuple(os.sched_getaffinity(0))
-                        order = Order("", variables.get("TMPDIR", ""), cpus, memory)
+                        order = Order("", variables.get("TMPDIR", ""), memory)
                         self._process = template.fork(order, (channel, output))
             finally:
                 os.close(output)

@@ -5,8 +5,8 @@
 Importing torch takes seconds and its models' libraries take more; forking a process that has them
 takes milliseconds. A template imports, and does nothing else: it has one thread, starts no engine,
 uses no device and builds no model. What is forked of it becomes what a started process is: a
-session and process group of its own, the ``TMPDIR`` and processors of the session that asks, random
-states of its own, no descriptor of the template's, and the name of a measuring process.
+session and process group of its own, the ``TMPDIR`` of the session that asks, random states of its
+own, no descriptor of the template's, and the name of a measuring process.
 
 A template serves those whose folder and environment variables are exactly its own.
 Templates form a tree: torch's is forked of one with the standard library and numpy alone,
@@ -57,13 +57,11 @@ class Order(NamedTuple):
     Attributes:
         library: to import and to be a template with; empty for a process that measures.
         temporary: its ``TMPDIR``; empty for none of its own.
-        cpus: it may run on.
         memory_bytes: anonymous memory it may hold, 0 for no limit.
     """
 
     library: str = ""
     temporary: str = ""
-    cpus: tuple[int, ...] = ()
     memory_bytes: int = 0
 
 
@@ -469,7 +467,6 @@ def _say(status: int, text: str) -> None:
 
 def _settle(order: Order) -> None:
     """Be as a started process would be where it was ordered."""
-    os.sched_setaffinity(0, order.cpus)
     above, tempfile.tempdir = tempfile.gettempdir(), None
     for name, value in os.environ.items():  # as Inductor's import sets the place of its cache
         if name not in _GIVEN and value.startswith(f"{above}/"):
