@@ -3,6 +3,7 @@
 import errno
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -70,6 +71,29 @@ def test_where_no_process_can_be_started_the_step_has_failed(monkeypatch):
         with pytest.raises(WorkerError, match="started for memory: Too many open files") as raised:
             worker.request(Server.memory, 1.0)
         assert raised.value.status == "failed" and not worker.alive
+
+
+def test_the_time_in_which_another_request_is_answered_does_not_count():
+    """Batch sizes of a process are warmed up one after the other, the largest first in some."""
+
+    class Answers(Worker):
+        def _begin(self, left_s):
+            left.append(left_s())
+
+        def _exchange(self, data, left_s):
+            return protocol.encode(1)
+
+    now, left = [0], []
+    worker = Answers("test")
+    second = threading.Thread(
+        target=worker.request, args=(Server.memory, 5.0, lambda: now[0]), daemon=True
+    )
+    with worker._asking:
+        second.start()
+        second.join(0.1)
+        now[0] = 60_000_000_000
+    second.join()
+    assert left == [5.0]
 
 
 def problem(method, status):

@@ -131,14 +131,14 @@ class Worker:
             UsageError: what was asked for cannot be, in the worker's own words.
         """
         step = method.__name__
-        end_ns = clock() + round(timeout_s * 1e9)
-
-        def left_s() -> float:
-            return max(LEAST_S, (end_ns - clock()) / 1e9)  # 0 would mean not to wait
-
         with self._asking:
             if self._end is not None:
                 raise WorkerError(self._end.status, str(self._end))
+            end_ns = clock() + round(timeout_s * 1e9)  # from here: another may have been asked for
+
+            def left_s() -> float:
+                return max(LEAST_S, (end_ns - clock()) / 1e9)  # 0 would mean not to wait
+
             try:
                 if self._process is None:
                     self._begin(left_s)
