@@ -484,6 +484,31 @@ def test_a_further_process_is_started_anew_at_once_or_never(ending):
     assert ending.bind(1, 1) == []
 
 
+def test_a_batch_size_that_waits_for_its_turn_does_not_fail_with_the_one_before(ending, tmp_path):
+    ending.setup.start(ending.series, 1)
+    waits = threading.Thread(target=ending.setup.bind, args=(ending.series, 1, 1), daemon=True)
+    crashed = threading.Event()
+
+    def before(worker, request):
+        if request.step == "bind" and request.batch == 4:
+            waits.start()
+            waits.join(0.1)
+            worker.alive = False
+            crashed.set()
+            raise WorkerError("crashed", "SIGSEGV")
+        if request.step == "bind":  # a process answers one request at a time
+            assert crashed.wait(600)
+            if not worker.alive:
+                raise WorkerError("crashed", "SIGSEGV")
+
+    ending.host.before = before
+    ending.setup.bind(ending.series, 1, 4)
+    waits.join()
+    assert set(ending.series.runs) == {(1, 1)}
+    ended = [one.point for one in store.read(tmp_path / "s")[0] if isinstance(one, Outcome)]
+    assert ended == [ending.series.points[4].key()]
+
+
 def test_a_process_that_cannot_be_started_anew_fails_with_what_was_warm(ending, tmp_path):
     ending.setup.start(ending.series, 1)
     ending.bind(1, 1)

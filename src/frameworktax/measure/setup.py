@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import queue
 import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -112,6 +113,7 @@ class Setup:
         self._is_described = False
         self._news: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._threads: list[Future[None]] = []
+        self._turns: dict[tuple[Series, int], threading.Lock] = {}
 
     # --- from the session's own thread ----------------------------------------------------------
 
@@ -301,26 +303,28 @@ class Setup:
         """Warm up one batch size, in process 0 started for it if need be; return why it cannot be.
 
         A process that it ends is started anew with what was warm in it; process 0 where there was
-        nothing is started for the next batch size.
+        nothing is started for the next batch size. One batch size of a process at a time: none that
+        waits is to fail with the one before.
         """
-        has_ended = not _is_alive(series, process)
-        if batch in series.failed or (has_ended and process > 0):
+        with self._turns.setdefault((series, process), threading.Lock()):
+            has_ended = not _is_alive(series, process)
+            if batch in series.failed or (has_ended and process > 0):
+                return None
+            try:
+                if has_ended:
+                    self._start(series, process)
+                run = self._warm_up(series, process, batch)
+            except WorkerError as error:
+                if process == 0:
+                    series.failed.add(batch)
+                said = error if series.ready else self._explain(error)
+                self._bench.recorder.outcome(series, batch, process, said)
+                if not _is_alive(series, process):
+                    self._revive(series, process)
+                return error
+            if series.timed and series.ready:
+                series.runs[batch, process] = run
             return None
-        try:
-            if has_ended:
-                self._start(series, process)
-            run = self._warm_up(series, process, batch)
-        except WorkerError as error:
-            if process == 0:
-                series.failed.add(batch)
-            said = error if series.ready else self._explain(error)
-            self._bench.recorder.outcome(series, batch, process, said)
-            if not _is_alive(series, process):
-                self._revive(series, process)
-            return error
-        if series.timed and series.ready:
-            series.runs[batch, process] = run
-        return None
 
     def _start(self, series: Series, process: int) -> None:
         series.start(process, self._spawn, self._gate, self._plan.setup_limit_s)
