@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fake_workers import timed
 
@@ -143,3 +144,14 @@ def test_where_memory_ran_out_other_processes_get_the_cached_rest(
     failure = server.answer("bind", {"batch": 1, "limit_ns": 1})
     assert failure.status == status
     assert bool(emptied) is given_back
+
+
+def test_outputs_that_cannot_be_written_whole_leave_no_file(tmp_path):
+    """Half a file would be read as a point's outputs later."""
+    made = iter([[np.array([lambda: None])], []])  # a function cannot be pickled
+    server = Server()
+    server._loaded = SimpleNamespace(synchronize=lambda: None, outputs=lambda result: next(made))
+    server._calls[1] = lambda: None
+    failure = server.answer("output", {"batch": 1, "path": str(tmp_path / "o.npz")})
+    assert isinstance(failure, Failure)
+    assert list(tmp_path.iterdir()) == []

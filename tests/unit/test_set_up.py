@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from frameworktax.measure import series as series_module
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import Bound, Described, Facts
-from frameworktax.measure.recorder import Recorder, comparison_notes
-from frameworktax.measure.series import Series, artifact_key, series_of
+from frameworktax.measure.recorder import OutputChecks, Recorder, comparison_notes
+from frameworktax.measure.series import PointRun, Series, artifact_key, series_of
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.setup import Setup, SetupProcess
 from frameworktax.measure.template import Templates
@@ -386,6 +387,18 @@ def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch)
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is None
     assert found.reason == "eager was not run at this batch size"
+
+
+def test_outputs_of_calls_that_take_minutes_are_waited_for(tmp_path):
+    made, limits = series(tmp_path, FakeRuntime), []
+    made.ready = True
+    made.bound[1, 0] = PointRun(made, 1, 0, calls=5, call_ns=100_000_000_000)
+    made.workers[0] = Mock(request=lambda method, timeout_s, **given: limits.append(timeout_s))
+    plan = Plan(points=(POINT,), folder=tmp_path / "cache")
+    with store.Writer(tmp_path / "s", "session") as writer:
+        bench = made_bench(plan, [made], writer, tmp_path / "t", None)
+        OutputChecks(bench).compare([(made, 1)])
+    assert len(limits) == 1 and limits[0] > 2 * 100.0
 
 
 # --- the set-up process: one at a time, and nothing of it stays -----------------------------------

@@ -337,11 +337,12 @@ class OutputChecks:
     def _output(self, series: Series, batch: int) -> Path | None:
         """Return the file of the outputs of a batch."""
         path = self._bench.scratch / f"{series.points[batch].key()}.npz"
-        worker = series.workers.get(0)
+        worker, run = series.workers.get(0), series.bound.get((batch, 0))
         if not path.exists():
-            if worker is None or not series.ready or (batch, 0) not in series.bound:
+            if worker is None or run is None or not series.ready:
                 return None
-            worker.request(Server.output, 120.0, batch=batch, path=str(path))
+            timeout_s = 120.0 + 4 * run.call_ns / 1e9  # for two calls
+            worker.request(Server.output, timeout_s, batch=batch, path=str(path))
             if series.is_eager:
                 self._bench.known.keep_output(series.points[batch], path)
         return path

@@ -32,6 +32,7 @@ import numpy as np
 from frameworktax import models, runtimes
 from frameworktax.attribution import attribute_cpu
 from frameworktax.errors import FrameworktaxError, UsageError, is_out_of_memory, one_line
+from frameworktax.host.cache import atomic_path
 from frameworktax.measure import protocol, timing
 from frameworktax.models.finalize import check_device
 from frameworktax.records import Attribution, Block, By, Places, Workload
@@ -182,7 +183,8 @@ class Server:
             np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
         )
         real = {} if self._real is None else {"real": self._real(batch)}
-        np.savez(path, *first, repeats=repeats, **real)
+        with atomic_path(Path(path)) as partial, partial.open("wb") as file:  # whole, or not at all
+            np.savez(file, *first, repeats=repeats, **real)
 
     # --- measuring ----------------------------------------------------------------------------
 
