@@ -62,23 +62,20 @@ class InlineProfiler:
             return
         # The first run is sampled, the second is not: two runs already give both.
         runs = len(self.plain) + len(self.sampled)
-        first = (True, False)[runs] if runs < 2 else self.coin.random() < 0.5
-        self.placing = False
-        if self.layers is not None and self.layers.is_open and runs > 1:
-            self.placing = self.coin.random() < PLACED
-            if self.placing:
-                self.begin = self.clock.wall_ns(), 0, (None, None)
-                self.layers.begin()
-                return
-        self.sampling = self.sampler is not None and first
+        is_drawn = runs == 0 or (runs > 1 and self.coin.random() < 0.5)
+        self.placing = self.layers is not None and self.layers.is_open and runs > 1
+        self.placing = self.placing and self.coin.random() < PLACED
+        self.sampling = self.sampler is not None and is_drawn and not self.placing
         if self.sampling and self.sampler is not None:
             with self.lock:
                 self.running = True
             cpu = self.clock.cpu_ns()
             (self.sampler.resume if self.calls else self.sampler.start)()
             self.begin = self.clock.wall_ns(), cpu, self.clock.queue()
-        else:
-            self.begin = self.clock.wall_ns(), 0, (None, None)
+            return
+        self.begin = self.clock.wall_ns(), 0, (None, None)
+        if self.placing and self.layers is not None:
+            self.layers.begin()
 
     def leave(self) -> None:
         """End the run, if it is the outermost."""
@@ -91,21 +88,15 @@ class InlineProfiler:
         if self.process != os.getpid():  # the rest of a parent's run, forked in it
             return
         begin, cpu, queue = self.begin
-        if self.placing:
-            self.placed.append(now - begin)
-            return
         if not self.sampling or self.sampler is None:
-            self.plain.append(now - begin)
+            (self.placed if self.placing else self.plain).append(now - begin)
             return
         queue_end = self.clock.queue()
         self.sampler.pause()
         cpu_ns = self.clock.cpu_ns() - cpu
         self.cpu_ns += cpu_ns
-        queued = others_ns(now - begin - cpu_ns, queue, queue_end)
-        if queued is None or self.queued_ns is None:
-            self.queued_ns = None
-        else:
-            self.queued_ns += queued
+        queued_ns = others_ns(now - begin - cpu_ns, queue, queue_end)
+        self.queued_ns = _sum(self.queued_ns, queued_ns)
         self.sampled.append(now - begin)
         self.calls += 1
         self.wall_ns += now - begin
@@ -184,19 +175,22 @@ class Ended:
         return replace(self.last, stretches=tuple(self.stretches), latency_ns=latency_ns)
 
 
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
 def _together(a: Stretch, b: Stretch) -> Stretch:
     """Return two stretches as one; what one of them does not know is not known of both."""
-    unknown = a.ticks.system is None or b.ticks.system is None
     return Stretch(
         Ticks(
             a.ticks.leaves + b.ticks.leaves,
-            None if unknown else (a.ticks.system or 0) + (b.ticks.system or 0),
+            _sum(a.ticks.system, b.ticks.system),
             a.ticks.lost + b.ticks.lost,
         ),
         a.calls + b.calls,
         a.wall_ns + b.wall_ns,
         a.cpu_ns + b.cpu_ns,
-        None if a.queued_ns is None or b.queued_ns is None else a.queued_ns + b.queued_ns,
+        _sum(a.queued_ns, b.queued_ns),
     )
 
 
