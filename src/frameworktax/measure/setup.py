@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -57,7 +57,7 @@ class SetupProcess:
     spawn: Spawn
     series: list[Series]
     _process: Worker | None = None
-    _temporary: Path | None = None
+    _temporary: Path = field(init=False)
 
     def get(self, *, fresh: bool = False) -> Worker:
         """Return the process, a new one where none is well.
@@ -66,9 +66,8 @@ class SetupProcess:
             WorkerError: none can be started.
             StoreError: the cache takes nothing more.
         """
-        here = self._process
-        if here is not None and not fresh and here.alive:
-            return here
+        if self._process is not None and self._process.alive and not fresh:
+            return self._process
         self.close()
         try:
             self.scratch.mkdir(parents=True, exist_ok=True)
@@ -88,11 +87,9 @@ class SetupProcess:
         """End the process, what it has left running, and remove its temporary files."""
         if self._process is not None:
             self._process.kill()
-        self._process = None
-        if self._temporary is not None:
+            self._process = None
             orphans.end(self._temporary)
             shutil.rmtree(self._temporary, ignore_errors=True)
-        self._temporary = None
 
 
 class Setup:
