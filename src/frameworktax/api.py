@@ -66,9 +66,6 @@ class Results(Sequence[Measurement]):
     def __getitem__(self, index: Any) -> Any:
         return self.run.measurements[index]
 
-    def __iter__(self) -> Iterator[Measurement]:
-        return iter(self.run.measurements)
-
     def to_pandas(self) -> pd.DataFrame:
         """Return one row a point, times in ns, intervals as ``_low`` and ``_high`` columns.
 

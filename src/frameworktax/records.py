@@ -268,14 +268,7 @@ class Estimate(HtmlRepr):
 
     def at(self, value: float, low: float, high: float) -> Estimate:
         """Return another value and interval of the same confidence, method and number of values."""
-        return Estimate(
-            value=value,
-            low=low,
-            high=high,
-            confidence=self.confidence,
-            method=self.method,
-            n=self.n,
-        )
+        return replace(self, value=value, low=low, high=high)
 
 
 # --- raw records, one JSON line each in a store ---------------------------------------------
@@ -558,12 +551,7 @@ def to_json(record: Record) -> dict[str, Any]:
 
 _IDENTITY: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     kind: attrgetter(
-        "kind",
-        *(
-            name
-            for name in ("session", "point", "process", "round", "method")
-            if name in {f.name for f in fields(cls)}
-        ),
+        "kind", *(n for n in ("session", "point", "process", "round", "method") if hasattr(cls, n))
     )
     for kind, cls in RECORDS.items()
 } | {
