@@ -72,6 +72,7 @@ def test_where_no_process_can_be_started_the_step_has_failed(monkeypatch):
         with pytest.raises(WorkerError, match="started for memory: Too many open files") as raised:
             worker.request(Server.memory, 1.0)
         assert raised.value.status == "failed" and not worker.alive
+        assert worker.started is None
 
 
 def test_the_time_in_which_another_request_is_answered_does_not_count():

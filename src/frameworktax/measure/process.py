@@ -100,8 +100,10 @@ class Worker:
         self.environment = {**os.environ, **self.environment}
 
     @property
-    def started(self) -> Started:
-        """How the process came to be."""
+    def started(self) -> Started | None:
+        """How the process came to be, None where there is none."""
+        if self._process is None or self._process.number is None:
+            return None
         return "forked" if isinstance(self._process, Forked) else "started"
 
     @property
