@@ -401,6 +401,37 @@ def test_outputs_of_calls_that_take_minutes_are_waited_for(tmp_path):
     assert len(limits) == 1 and limits[0] > 2 * 100.0
 
 
+def test_runtimes_with_other_batch_sizes_left_are_described_and_compared_at_each(tmp_path):
+    """An interrupted session goes on with what it has left of each."""
+    asked = []
+
+    def request(method, *_, **given):
+        if method is Server.describe:
+            asked.append(given["batches"])
+        raise WorkerError("failed", "no process in this test")
+
+    points = {b: replace(POINT, workload=replace(POINT.workload, batch=b)) for b in (1, 2)}
+    eager = series(tmp_path / "eager", FakeRuntime, batch=2)
+    eager.is_eager = True
+    made = Series(FakeRuntime(), points, tmp_path / "all"), series(tmp_path, PreparesToo, batch=2)
+    worker = Mock(alive=True, request=request, notes=[], printed_bytes=0, started="started")
+    everything, _ = set_up(tmp_path, eager, *made, spawn=lambda *_: worker)
+    assert asked == [(1, 2)]
+    assert [sorted(s.points) for s in everything if s.is_eager] == [[2], [1]]
+
+
+def test_where_eager_has_another_batch_size_left_nothing_is_proven(tmp_path):
+    eager, made = series(tmp_path, FakeRuntime, batch=2), series(tmp_path, FakeRuntime)
+    eager.is_eager = made.ready = True
+    made.workers[0], made.bound[1, 0] = Mock(), PointRun(made, 1, 0, calls=5, call_ns=1)
+    plan = Plan(points=(POINT,), folder=tmp_path / "cache")
+    with store.Writer(tmp_path / "s", "session") as writer:
+        bench = made_bench(plan, [eager, made], writer, tmp_path / "t", None)
+        OutputChecks(bench).compare([(made, 1)])
+    (found,) = [r for r in store.read(tmp_path / "s")[0] if isinstance(r, Parity)]
+    assert found.reason == "eager was not run at this batch size"
+
+
 # --- the set-up process: one at a time, and nothing of it stays -----------------------------------
 
 

@@ -319,8 +319,8 @@ class OutputChecks:
                     self._compare(series, batch, last=last)
 
     def _compare(self, series: Series, batch: int, *, last: bool) -> None:
-        possible = (one for one in self._bench.series if one.is_eager and one.dead is None)
-        eager = next((one for one in possible if one.config == series.reference), None)
+        same = (s for s in self._bench.series if s.is_eager and s.config == series.reference)
+        eager = next((one for one in same if batch in one.points and not one.dead), None)
         own = self._output(series, batch)
         if eager is not None:
             reference = self._output(eager, batch)

@@ -180,8 +180,8 @@ class Setup:
         """Read the models, then export for one runtime after another."""
         try:
             named = [s for s in wanted if not (s.is_floor or s.is_deployed)]
-            for config, series in {s.config: s for s in named}.items():
-                self._described[config] = self._describe(series)
+            for config in dict.fromkeys(series.config for series in named):
+                self._described[config] = self._describe([s for s in named if s.config == config])
             twins = self._add_twins()
             floors = [series for series in wanted if _is_asked_floor(series)]
             for series in twins + floors:  # the floor runs no model: one that is wrong shows here
@@ -216,9 +216,11 @@ class Setup:
         is_room = max(needed, default=math.inf) < host.memory_available_bytes()
         return is_room and len(host.usable_cpus()) > 1
 
-    def _describe(self, series: Series) -> Described:
+    def _describe(self, same: list[Series]) -> Described:
+        """Return what one call of a model at each batch size of these series is made of."""
+        series, batches = same[-1], sorted({batch for one in same for batch in one.points})
         point = series.points[min(series.points)]
-        known = self._bench.known.description(point, series.points)
+        known = self._bench.known.description(point, batches)
         if known is not None:
             return known
         model = series.workload.model
@@ -231,7 +233,7 @@ class Setup:
                 timeout_s,
                 workload=series.workload,
                 device=series.target.device,
-                batches=tuple(sorted(series.points)),
+                batches=tuple(batches),
                 limit_s=DESCRIBE_S,
                 live=series.live,
             )
@@ -373,20 +375,22 @@ class Setup:
     # --- what is measured beside what was asked for ----------------------------------------------
 
     def _add_references(self) -> None:
-        """Add an untimed eager series to every workload that is measured without one.
+        """Add an untimed eager series for every workload and batch size that is measured without.
 
-        Not where an earlier session kept eager's outputs.
+        Not where an earlier session kept eager's outputs. Runtimes may have other batch sizes each:
+        what an interrupted session has left.
         """
-        have = {s.config for s in self._series if s.is_eager and s.dead is None}
+        have = {(s.config, b) for s in self._series if s.is_eager and not s.dead for b in s.points}
         for series in list(self._series):
-            if series.reference in have or series.dead or series.is_floor or series.is_deployed:
+            missing = [batch for batch in series.points if (series.reference, batch) not in have]
+            if not missing or series.dead or series.is_floor or series.is_deployed:
                 continue
-            points = tuple(series.reference_point(batch) for batch in series.points)
+            points = [series.reference_point(batch) for batch in missing]
             if all(self._bench.known.output(point) for point in points):
                 text = "outputs are compared with those that eager gave in an earlier session"
                 series.notes.append(Note("reference-reused", text))
                 continue
-            have.add(series.reference)
+            have |= {(series.reference, batch) for batch in missing}
             self._series += series_of(points, self._plan, self._bench.scratch, timed=False)
 
     def _add_floor(self) -> None:
