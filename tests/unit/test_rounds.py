@@ -516,6 +516,26 @@ def test_a_spent_budget_ends_what_is_not_asked_for_on_a_device(
     assert series.workers[0].asked == asked
 
 
+@pytest.mark.parametrize("step", ["profile", "place"])
+def test_a_process_that_ends_where_its_time_goes_is_asked_for_no_other_batch_size(tmp_path, step):
+    series, asked = on_device(tmp_path, [1, 8]), []
+    series.runtime, worker = Modular(), series.workers[0]
+    for run in series.runs.values():
+        run.medians.append(10.0)
+
+    def crash(method, *_, **given):
+        asked.append(given["batch"])
+        worker.alive = False
+        raise WorkerError("crashed", f"SIGSEGV during {method.__name__}")
+
+    worker.request = crash
+    with rounds_of(tmp_path, [series], by="module") as rounds:
+        getattr(rounds, step)()
+    assert asked == [1]
+    ended = [r.status for r in store.read(tmp_path / "s")[0] if isinstance(r, Outcome)]
+    assert ended == ["crashed", "crashed"]
+
+
 def test_what_has_no_latency_is_not_broken_down_by_place(tmp_path):
     point = Point(workload=Workload(model="mlp"), runtime="eager")
     series = series_of(tmp_path, point, [[10]])

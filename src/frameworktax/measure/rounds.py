@@ -358,7 +358,9 @@ class Rounds:
         *arguments: P.args,
         **given: P.kwargs,
     ) -> bool:
-        series, worker = run.series, run.series.workers[run.process]
+        series, worker = run.series, run.worker
+        if worker is None:  # another batch size has ended it
+            return False
         try:
             timeout_s = 60.0 + 40 * run.call_ns / 1e9
             found = worker.request(method, timeout_s, time.monotonic_ns, *arguments, **given)
