@@ -19,7 +19,7 @@ SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _opened = threading.local()
 
 
-def queued_ns(path: Path = SCHEDSTAT) -> int | None:
+def queued_ns() -> int | None:
     """Return how long the calling thread was ready to run while others had the processor.
 
     Linux keeps it as the second number of ``schedstat``; None where the kernel does not. The file
@@ -27,23 +27,22 @@ def queued_ns(path: Path = SCHEDSTAT) -> int | None:
     a reading of many calls would draw the waiting into itself. Of one call it comes after the
     number is read: read wall time first, at both ends.
     """
-    owner = os.getpid(), path  # a forked child has a thread of its own
     try:
-        if getattr(_opened, "owner", None) != owner:
-            _opened.file = path.open("rb", buffering=0)
-            _opened.owner = owner
+        if getattr(_opened, "process", None) != os.getpid():  # a forked child has its own thread
+            _opened.file = SCHEDSTAT.open("rb", buffering=0)
+            _opened.process = os.getpid()
         return int(os.pread(_opened.file.fileno(), 128, 0).split()[1])
     except (OSError, IndexError, ValueError):
         return None
 
 
-def waits() -> int | None:
-    """Return how often the calling thread gave its processor up to wait; None if not known."""
+def waits() -> int:
+    """Return how often the calling thread gave its processor up to wait."""
     return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
-Queue = tuple[int | None, int | None]
-"""Time in the queue, ns, and how often the thread waited; None where that is not known."""
+Queue = tuple[int | None, int]
+"""Time in the queue, ns, None where that is not known; and how often the thread waited."""
 
 
 def others_ns(off_ns: int, before: Queue, after: Queue) -> int | None:
@@ -59,8 +58,9 @@ def others_ns(off_ns: int, before: Queue, after: Queue) -> int | None:
     """
     (queued, waits), (queued_then, waits_then) = before, after
     in_queue = None if queued is None or queued_then is None else queued_then - queued
-    never_waited = waits is not None and waits == waits_then
-    return off_ns if never_waited and (in_queue is None or off_ns > in_queue) else in_queue
+    if waits == waits_then and (in_queue is None or off_ns > in_queue):
+        return off_ns
+    return in_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Clock:
     cpu_ns: Callable[[], int] = time.thread_time_ns
     sleep: Callable[[float], None] = time.sleep
     queued_ns: Callable[[], int | None] = queued_ns
-    waits: Callable[[], int | None] = waits
+    waits: Callable[[], int] = waits
 
     def queue(self) -> Queue:
         """Return what ``others_ns`` takes. Waits are read first: see ``queued_ns``."""

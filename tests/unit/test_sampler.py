@@ -98,8 +98,6 @@ def test_what_a_hypervisor_takes_of_a_thread_that_never_waits_is_time_of_others(
         ((10, 3), (100, 3), 90),  # by clocks that are read one after the other
         ((None, 3), (None, 3), 80),
         ((None, 3), (None, 4), None),
-        ((10, None), (60, None), 50),
-        ((None, None), (None, None), None),
     ],
 )
 def test_time_of_others_in_80_ns_off_the_processor(before, after, found):
@@ -108,8 +106,6 @@ def test_time_of_others_in_80_ns_off_the_processor(before, after, found):
 
 def test_a_thread_waits_when_it_sleeps_and_not_when_it_computes():
     clock = Clock()
-    if clock.waits() is None:
-        pytest.skip("waits are not counted here")
     before = clock.waits()
     sum(range(1000))
     assert clock.waits() == before

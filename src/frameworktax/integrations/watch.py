@@ -223,7 +223,7 @@ class Caller:
     begin_ns: int = 0
     sampling: bool = False
     cpu_ns: int = 0
-    queue: Queue = (None, None)
+    queue: Queue = (None, 0)
 
 
 @dataclass(eq=False, repr=False)

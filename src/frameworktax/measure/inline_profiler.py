@@ -52,7 +52,7 @@ class InlineProfiler:
     cpu_ns: int = 0
     queued_ns: int | None = 0
     """The four of the open stretch."""
-    begin: tuple[int, int, Queue] = (0, 0, (None, None))
+    begin: tuple[int, int, Queue] = (0, 0, (None, 0))
     """Wall time, CPU time and queue of the thread when the run began."""
 
     def enter(self) -> None:
@@ -73,7 +73,7 @@ class InlineProfiler:
             (self.sampler.resume if self.calls else self.sampler.start)()
             self.begin = self.clock.wall_ns(), cpu, self.clock.queue()
             return
-        self.begin = self.clock.wall_ns(), 0, (None, None)
+        self.begin = self.clock.wall_ns(), 0, (None, 0)
         if self.placing and self.layers is not None:
             self.layers.begin()
 
