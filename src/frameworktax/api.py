@@ -34,15 +34,7 @@ from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.user import unpack
-from frameworktax.records import (
-    Block,
-    LeftOut,
-    Measurement,
-    Point,
-    Record,
-    Run,
-    Workload,
-)
+from frameworktax.records import Block, LeftOut, Measurement, Point, Record, Run, Workload
 from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:

@@ -16,12 +16,7 @@ from frameworktax.measure import timing
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.records import BY, By, Workload
-from frameworktax.stats import (
-    MIN_BLOCKS,
-    process_interval,
-    relative_half_width,
-    spread,
-)
+from frameworktax.stats import MIN_BLOCKS, process_interval, relative_half_width, spread
 
 FIRST_ROUNDS = 2
 """Rounds of a point before any is made for precision: one block has no interval."""
