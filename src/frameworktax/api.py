@@ -263,6 +263,8 @@ def run_plan(
         timed = {point for (_, point), count in blocks.items() if count > 1}  # one has no latency
         plan = replace(plan, points=tuple(p for p in asked if p.key() not in timed))
     if not plan.points:
+        if plan.live is not None:  # sent for nothing
+            Path(plan.live).unlink(missing_ok=True)
         return Results(document(earlier, plan.until, asked), folder)
     ended: NothingMeasuredError | KeyboardInterrupt | None = None
     with open_shard(folder, command) as writer:

@@ -10,7 +10,8 @@ import sample_records
 
 from frameworktax import api, cli, store
 from frameworktax.errors import NothingMeasuredError
-from frameworktax.records import LeftOut, Outcome, Subject
+from frameworktax.measure.plan import Plan, points_for
+from frameworktax.records import LeftOut, Outcome, Subject, Workload
 
 WORDS = ["measure", "bert-tiny", "--runtimes", "eager,inference-mode", "--batch", "1,2,4"]
 
@@ -145,3 +146,15 @@ def test_a_document_says_why_nothing_was_measured(run):
     assert {(m["status"], m["reason"]) for m in document["measurements"]} == {
         ("crashed", "SIGSEGV")
     }
+
+
+def test_a_live_module_of_which_nothing_is_left_to_measure_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "MeasuringSession", fake_measuring.FakeSession)
+    points = points_for(Workload(model="own"), batches=[1], runtimes=["eager"])
+    for name in ("first", "again"):
+        sent = tmp_path / name
+        sent.touch()
+        plan = Plan(points=points, folder=tmp_path / "cache", live=str(sent))
+        found = api.run_plan(plan, tmp_path / "s", resume=True)
+        assert len(found) == 1 and not sent.exists()
+    assert len(list((tmp_path / "s").iterdir())) == 1
