@@ -192,7 +192,7 @@ class Worker:
                         words = MODULE, str(channel), str(memory)
                         self._process = Interpreter(words, variables, channel, output)
                     else:
-                        order = Order("", variables.get("TMPDIR", ""), memory)
+                        order = Order(temporary=variables.get("TMPDIR", ""), memory_bytes=memory)
                         self._process = template.fork(order, (channel, output))
             finally:
                 os.close(output)
