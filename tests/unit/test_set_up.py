@@ -413,7 +413,10 @@ def test_runtimes_with_other_batch_sizes_left_are_described_and_compared_at_each
     points = {b: replace(POINT, workload=replace(POINT.workload, batch=b)) for b in (1, 2)}
     eager = series(tmp_path / "eager", FakeRuntime, batch=2)
     eager.is_eager = True
-    made = Series(FakeRuntime(), points, tmp_path / "all"), series(tmp_path, PreparesToo, batch=2)
+    made = (
+        Series(FakeRuntime(), points, tmp_path / "all"),
+        series(tmp_path / "too", PreparesToo, batch=2),
+    )
     worker = Mock(alive=True, request=request, notes=[], printed_bytes=0, started="started")
     everything, _ = set_up(tmp_path, eager, *made, spawn=lambda *_: worker)
     assert asked == [(1, 2)]
