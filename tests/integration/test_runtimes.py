@@ -225,6 +225,25 @@ def test_what_only_exports_statically_is_exported_for_each_batch(name: str, tmp_
         assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
 
 
+def test_what_converts_only_a_fixed_batch_is_converted_for_each(tmp_path, monkeypatch) -> None:
+    runtime, model = runnable("onnxruntime"), models.build(WORKLOADS["mlp"])
+    export = torch.onnx.export
+
+    def refusing(program, *args, **given):
+        if program.range_constraints:
+            raise ValueError("a symbolic size")
+        return export(program, *args, **given)
+
+    monkeypatch.setattr(torch.onnx, "export", refusing)
+    runtime.prepare(model, BATCHES, TARGET, tmp_path)
+    assert Artifact.read(tmp_path).files == {1: "model-1.onnx", 3: "model-3.onnx"}
+    loaded = runtime.load(None, TARGET, tmp_path)
+    ((code, text),) = loaded.notes()
+    assert code == "exported-per-batch" and "a symbolic size" in text
+    for batch in BATCHES:
+        assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
+
+
 @pytest.mark.parametrize(
     "name", ["inference-mode", "torchscript", "torchscript-frozen", "openvino"]
 )

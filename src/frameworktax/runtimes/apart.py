@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
     ArtifactRuntime,
     Export,
-    Exported,
     TorchArtifactLoaded,
     example,
     positional,
@@ -114,12 +113,13 @@ class Jax(ArtifactRuntime):
         import jax
         import jax.export
 
-        def write(exported: Exported, file: Path) -> None:
-            weights, function = torchax.export.exported_program_to_jax(exported.program)
+        def write(batches: Sequence[int], file: Path) -> None:
+            exported = export.program(batches)
+            weights, function = torchax.export.exported_program_to_jax(exported)
             weights = [np.asarray(weight) for weight in weights]
             if not (export.folder / WEIGHTS).exists():  # they are the same for every batch size
                 np.savez(export.folder / WEIGHTS, *weights)
-            inputs = [np.asarray(t) for t in exported.program.example_inputs[0]]
+            inputs = [np.asarray(t) for t in exported.example_inputs[0]]
             program = jax.export.export(jax.jit(function))(weights, tuple(inputs))
             file.write_bytes(program.serialize())
 
@@ -174,11 +174,11 @@ class ExecuTorch(ArtifactRuntime):
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
-        def write(exported: Exported, file: Path) -> None:
+        def write(batches: Sequence[int], file: Path) -> None:
             lowered = to_edge_transform_and_lower(
-                exported.program, partitioner=[XnnpackPartitioner()]
+                export.program(batches), partitioner=[XnnpackPartitioner()]
             )
-            if exported.batches[0] == min(export.batches):
+            if batches[0] == min(export.batches):
                 note = ("not-delegated", _remaining(lowered.exported_program().graph))
                 export.notes.append(note)
             file.write_bytes(lowered.to_executorch().buffer)
@@ -234,11 +234,13 @@ class LiteRt(ArtifactRuntime):
         """Convert for each batch size."""
         import litert_torch
 
-        module, files = positional(export.model), export.each("tflite")
-        for batch, name in files.items():
-            converted = litert_torch.convert(module, example(export.model, batch))
-            converted.export(str(export.folder / name))
-        return files
+        module = positional(export.model)
+
+        def write(batches: Sequence[int], file: Path) -> None:
+            converted = litert_torch.convert(module, example(export.model, *batches))
+            converted.export(str(file))
+
+        return export.save("tflite", write, static=True)
 
 
 # --- IREE: from ONNX, compiled for this processor by LLVM, run by IREE's own virtual machine ------
@@ -246,10 +248,11 @@ class LiteRt(ArtifactRuntime):
 OPTIONS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
 
 
-def _compile(onnx_file: Path, module: Path) -> None:
+def _compile(onnx_file: Path) -> str:
+    """Return the name of the module beside the file."""
     import iree.compiler
 
-    mlir = module.with_suffix(".mlir")
+    mlir, module = onnx_file.with_suffix(".mlir"), onnx_file.with_suffix(".vmfb")
     command = [sys.executable, "-m", "iree.compiler.tools.import_onnx", str(onnx_file)]
     done = subprocess.run([*command, "-o", str(mlir)], capture_output=True, text=True)
     if done.returncode:
@@ -260,6 +263,7 @@ def _compile(onnx_file: Path, module: Path) -> None:
     )
     module.write_bytes(compiled)
     mlir.unlink()
+    return module.name
 
 
 class _IreeLoaded(ArtifactLoaded):
@@ -312,10 +316,8 @@ class Iree(ArtifactRuntime):
 
     def write(self, export: Export) -> dict[int, str]:
         """Export to ONNX, import that into MLIR, compile."""
-        files = export.each("vmfb")
-        for batch, name in export_onnx(export, static=True).items():
-            _compile(export.folder / name, export.folder / files[batch])
-        return files
+        files = export_onnx(export, static=True)
+        return {batch: _compile(export.folder / name) for batch, name in files.items()}
 
 
 # --- tract: an ONNX engine in Rust; one thread, no dependencies -----------------------------------

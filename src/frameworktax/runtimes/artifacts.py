@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from frameworktax.errors import WorkerError
+from frameworktax.errors import WorkerError, one_line
 from frameworktax.host.cache import atomic_path
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
@@ -172,24 +172,6 @@ def positional(model: Model) -> torch.nn.Module:
     return Positional(model.module).eval()
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """An exported program and the batch sizes it serves."""
-
-    program: torch.export.ExportedProgram
-    batches: tuple[int, ...]
-    is_dynamic: bool
-
-
-def static_note(error: Exception) -> tuple[str, str]:
-    """Return the note that says why each batch size was exported on its own."""
-    first = str(error).strip().partition("\n")[0][:200]
-    text = (
-        f"exported once for each batch size, a dynamic one fails: {type(error).__name__}: {first}"
-    )
-    return ("exported-per-batch", text)
-
-
 def example(model: Model, batch: int) -> tuple[Any, ...]:
     """Return the tensors of a batch, contiguous: some exporters trip over views of an example."""
     return tuple(tensor.contiguous() for tensor in model.inputs(batch).tensors().values())
@@ -220,56 +202,46 @@ class Export(Artifact):
             gpu=gpu_name(target.device) if target.is_cuda else None,
         )
 
-    def each(self, suffix: str) -> dict[int, str]:
-        """Return batch size → name of a file of its own."""
-        return {batch: f"model-{batch}.{suffix}" for batch in self.batches}
-
-    def programs(self, batches: Sequence[int]) -> list[Exported]:
-        """Export with a dynamic batch; where that fails, once for each batch size, and say so.
-
-        A single batch size is exported as it is. Where the batch is dynamic, the example has a
-        batch above 1: torch specialises sizes 0 and 1.
-        """
-        import torch
-
-        module = positional(self.model)
-        if len(batches) > 1:
-            size = min(b for b in batches if b > 1)
-            dim = torch.export.Dim("batch", min=1)
-            shapes = [None if at is None else {at: dim} for at in self.batch_dims]
-            try:
-                program = torch.export.export(
-                    module, example(self.model, size), dynamic_shapes={"tensors": tuple(shapes)}
-                )
-                return [Exported(program, tuple(batches), True)]
-            except Exception as error:  # noqa: BLE001 - exporters raise anything; the note says it
-                self.notes.append(static_note(error))
-        return [
-            Exported(torch.export.export(module, example(self.model, b)), (b,), False)
-            for b in batches
-        ]
-
     def save(
         self,
         suffix: str,
-        write: Callable[[Exported, Path], None],
+        write: Callable[[Sequence[int], Path], None],
         batches: Sequence[int] | None = None,
         *,
         static: bool = False,
     ) -> dict[int, str]:
-        """Export, have ``write`` make a file of each program; return batch size → its name.
+        """Have ``write`` make a file for some batch sizes; return batch size → its name.
 
-        ``static`` exports each batch size on its own.
+        One file serves all of them; where that fails, or ``static``, each has its own.
         """
-        wanted = list(self.batches if batches is None else batches)
-        files: dict[int, str] = {}
-        for group in [[batch] for batch in wanted] if static else [wanted]:
-            for exported in self.programs(group):
-                name = "model" if exported.is_dynamic else f"model-{exported.batches[0]}"
-                file = self.folder / f"{name}.{suffix}"
-                write(exported, file)
-                files |= dict.fromkeys(exported.batches, file.name)
+        wanted = self.batches if batches is None else batches
+        if len(wanted) > 1 and not static:
+            try:
+                write(wanted, self.folder / f"model.{suffix}")
+                return dict.fromkeys(wanted, f"model.{suffix}")
+            except Exception as error:  # noqa: BLE001 - exporters raise anything; the note says it
+                text = f"exported once for each batch size, a dynamic one fails: {one_line(error)}"
+                self.notes.append(("exported-per-batch", text))
+        files = {batch: f"model-{batch}.{suffix}" for batch in wanted}
+        for batch, name in files.items():
+            write([batch], self.folder / name)
         return files
+
+    def program(self, batches: Sequence[int]) -> torch.export.ExportedProgram:
+        """Export for some batch sizes: one as it is, several with a dynamic batch.
+
+        The example of several has a batch above 1: torch specialises sizes 0 and 1.
+        """
+        import torch
+
+        shapes: Any = None
+        if len(batches) > 1:
+            dim = torch.export.Dim("batch", min=1)
+            shapes = {"tensors": tuple(None if at is None else {at: dim} for at in self.batch_dims)}
+        size = min((batch for batch in batches if batch > 1), default=1)
+        return torch.export.export(
+            positional(self.model), example(self.model, size), dynamic_shapes=shapes
+        )
 
     def finish(self, files: Mapping[int, str]) -> None:
         """Write the inputs of every batch size, and the manifest."""

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from frameworktax.errors import WorkerError
 from frameworktax.models.generate import Loop
 from frameworktax.runtimes import variants
-from frameworktax.runtimes.artifacts import (
-    ArtifactRuntime,
-    Export,
-    Exported,
-    TorchArtifactLoaded,
-    static_note,
-)
+from frameworktax.runtimes.artifacts import ArtifactRuntime, Export, TorchArtifactLoaded
 from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.torch_common import (
     TorchLoaded,
@@ -277,22 +271,14 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
         """Compile the packages."""
         import torch._inductor
 
-        def compiled(exported: Exported, file: Path) -> None:
+        def write(batches: Sequence[int], file: Path) -> None:
             torch._inductor.aoti_compile_and_package(
-                exported.program, package_path=str(file), inductor_configs=FREEZING["options"]
+                export.program(batches),
+                package_path=str(file),
+                inductor_configs=FREEZING["options"],
             )
 
         if self.option == "static":
-            return export.save("pt2", compiled, static=True)
-        larger = [b for b in export.batches if b > 1]
-        files = export.save("pt2", compiled, [1]) if 1 in export.batches else {}
-        if not larger:
-            return files
-        try:
-            return files | export.save("pt2", compiled, larger)
-        # Broad on purpose: the compiler raises anything; a static one may yet work.
-        except Exception as error:
-            if len(larger) == 1:
-                raise
-            export.notes.append(static_note(error))
-            return files | export.save("pt2", compiled, larger, static=True)
+            return export.save("pt2", write, static=True)
+        first = export.save("pt2", write, [batch for batch in export.batches if batch == 1])
+        return first | export.save("pt2", write, [batch for batch in export.batches if batch > 1])

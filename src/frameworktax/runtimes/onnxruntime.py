@@ -30,8 +30,6 @@ from frameworktax.runtimes.base import SERIAL, Call
 if TYPE_CHECKING:
     import numpy as np
 
-    from frameworktax.runtimes.artifacts import Exported
-
 FUSED = ("Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention")
 """Operators that are a whole attention layer; each replaces one softmax."""
 QUIET = 3
@@ -61,13 +59,14 @@ def export_onnx(export: Export, *, static: bool = False) -> dict[int, str]:
         return _fix(export, path) if static else _take(export, path)
     import torch
 
-    def write(exported: Exported, file: Path) -> None:
+    def write(batches: Sequence[int], file: Path) -> None:
+        exported = export.program(batches)
         program = torch.onnx.export(
-            exported.program, (), input_names=export.names, dynamo=True, verbose=False
+            exported, (), input_names=export.names, dynamo=True, verbose=False
         )
-        if exported.is_dynamic:
-            export.free_dimension = _symbol(program, export.batch_dims)
         program.save(str(file))
+        if len(batches) > 1:
+            export.free_dimension = _symbol(program, export.batch_dims)
 
     return export.save("onnx", write, static=static)
 
@@ -152,11 +151,11 @@ def _fix(export: Export, path: Path) -> dict[int, str]:
     """
     import onnx
 
-    files = export.each("onnx")
-    for batch, name in files.items():
+    def write(batches: Sequence[int], file: Path) -> None:
         whole = onnx.load(str(path))
         del whole.graph.value_info[:]
-        sizes = {key: tensor.shape for key, tensor in export.model.inputs(batch).kwargs.items()}
+        given = export.model.inputs(*batches).kwargs
+        sizes = {name: tensor.shape for name, tensor in given.items()}
         for port in whole.graph.input:
             dims = port.type.tensor_type.shape.dim
             for dim, size in zip(dims, sizes.get(port.name, ()), strict=False):
@@ -164,8 +163,9 @@ def _fix(export: Export, path: Path) -> dict[int, str]:
         for port in whole.graph.output:
             for dim in port.type.tensor_type.shape.dim:
                 dim.ClearField("dim_param")
-        onnx.save(whole, str(export.folder / name))
-    return files
+        onnx.save(whole, str(file))
+
+    return export.save("onnx", write, static=True)
 
 
 def _quantize(export: Export, files: Mapping[int, str]) -> dict[int, str]:

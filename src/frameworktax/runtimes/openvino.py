@@ -16,7 +16,6 @@ from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
     ArtifactRuntime,
     Export,
-    Exported,
     Memory,
     Serve,
     copying,
@@ -147,8 +146,8 @@ class OpenVino(ArtifactRuntime):
             return export_onnx(export)
         import openvino
 
-        def write(exported: Exported, file: Path) -> None:
-            converted = openvino.convert_model(exported.program)
+        def write(batches: Sequence[int], file: Path) -> None:
+            converted = openvino.convert_model(export.program(batches))
             if len(converted.inputs) != len(export.names):
                 raise WorkerError("failed", "OpenVINO's conversion lost an input of the model")
             openvino.save_model(converted, file, compress_to_fp16=False)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax import models
 from frameworktax.runtimes import variants
-from frameworktax.runtimes.artifacts import (
-    ArtifactRuntime,
-    Export,
-    TorchArtifactLoaded,
-    positional,
-    static_note,
-)
+from frameworktax.runtimes.artifacts import ArtifactRuntime, Export, TorchArtifactLoaded, positional
 from frameworktax.runtimes.torch_common import TorchRuntime, to_arrays
 
 if TYPE_CHECKING:
@@ -80,29 +74,19 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
         """Trace once if the trace serves other batch sizes too, otherwise once for each."""
         import torch
 
-        model, batches = export.model, export.batches
-        module = positional(model)
-        # Traced at a batch above 1 where there is one: sizes of 1 hide in broadcasts.
-        shared = min((b for b in batches if b > 1), default=batches[0])
-        program = self._traced(module, model, shared)
-        try:
-            for batch in [b for b in batches if b != shared][:1]:
-                _check(program, module, model, batch)
-        except Exception as error:  # noqa: BLE001 - operators raise anything; the note says it
-            export.notes.append(static_note(error))
-            files = {batch: f"model-{batch}.pt" for batch in batches}
-            for batch, name in files.items():
-                torch.jit.save(self._traced(module, model, batch), export.folder / name)
-            return files
-        torch.jit.save(program, export.folder / "model.pt")
-        return dict.fromkeys(batches, "model.pt")
+        model, module = export.model, positional(export.model)
 
-    def _traced(self, module: torch.nn.Module, model: Model, batch: int) -> Any:
-        import torch
+        def write(batches: Sequence[int], file: Path) -> None:
+            # At a batch above 1 where there is one: sizes of 1 hide in broadcasts.
+            traced_at = min((batch for batch in batches if batch > 1), default=1)
+            tensors = tuple(model.inputs(traced_at).tensors().values())
+            program = torch.jit.trace(module, tensors, check_trace=False)
+            program = torch.jit.freeze(program) if self.freezes else program
+            for other in [batch for batch in batches if batch != traced_at][:1]:
+                _check(program, module, model, other)
+            torch.jit.save(program, file)
 
-        tensors = tuple(model.inputs(batch).tensors().values())
-        traced = torch.jit.trace(module, tensors, check_trace=False)
-        return torch.jit.freeze(traced) if self.freezes else traced
+        return export.save("pt", write)
 
 
 class TorchScriptFrozen(TorchScript):
