@@ -4,6 +4,7 @@ import gc
 import importlib
 import os
 import sys
+import tempfile
 import threading
 import weakref
 from contextlib import contextmanager, nullcontext
@@ -630,6 +631,26 @@ def test_a_package_in_a_graph_has_one_runner_and_no_events(torch, monkeypatch, t
             (str(tmp_path / name), *wanted, 0) for name in ("model-1.pt2", "model.pt2")
         ]
         asked.clear()
+
+
+def test_a_package_is_unpacked_in_the_folder_of_the_session(torch, monkeypatch, tmp_path):
+    """Measuring processes are killed, and what lies beside an artifact stays in the cache."""
+    session, folder, unpacked = tmp_path / "session", tmp_path / "kept" / "artifact", []
+    session.mkdir()
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(session))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    artifact = artifacts.Artifact(folder=folder, names=[], dtypes=[], batch_dims=[])
+    for target in (CUDA, Target()):
+        loaded = inductor._Loaded(artifact, target)
+        monkeypatch.setattr(
+            loaded, "_own_loader", lambda *_: unpacked.append(Path(os.environ["TMPDIR"]))
+        )
+        loaded.open(folder / "model.pt2")
+        assert unpacked[-1].parent == session
+        assert unpacked[-1].exists() == target.is_cuda  # whose kernels are read when first launched
+    assert os.environ["TMPDIR"] == str(session)
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize(("batch", "warm"), [(4, cuda_graph.WARM_CALLS), (None, 0)])

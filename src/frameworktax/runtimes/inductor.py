@@ -200,10 +200,9 @@ class _Loaded(TorchArtifactLoaded):
         Raises:
             WorkerError: this torch has none.
         """
-        # The loader unpacks the package into $TMPDIR and tidies up when it ends well; measuring
-        # processes are killed, so it unpacks where the session tidies up.
-        before = os.environ.get("TMPDIR")
-        unpacked = tempfile.mkdtemp(prefix="unpacked-", dir=self._artifact.directory)
+        # The loader unpacks the package into $TMPDIR and tidies up when its process ends well, which
+        # measuring processes do not. Theirs is a folder of the session, which removes it.
+        above, unpacked = tempfile.gettempdir(), tempfile.mkdtemp(prefix="unpacked-")
         os.environ["TMPDIR"] = unpacked
         try:
             return self._own_loader(path, 1)
@@ -211,10 +210,7 @@ class _Loaded(TorchArtifactLoaded):
             text = "packages are loaded by torch 2.7 or newer; update torch"
             raise WorkerError("unavailable", text) from error
         finally:
-            if before is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = before
+            os.environ["TMPDIR"] = above
             if not self._target.is_cuda:  # GPU kernels are read when first launched
                 shutil.rmtree(unpacked, ignore_errors=True)
 
@@ -258,14 +254,9 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
     ) -> None:
         """Export and compile."""
-        directory.mkdir(parents=True, exist_ok=True)
-        configure(target)
-        cache = Path(tempfile.mkdtemp(prefix="compiling-", dir=directory))
-        use_directory(cache)
-        try:
+        with tempfile.TemporaryDirectory(prefix="compiling-", ignore_cleanup_errors=True) as cache:
+            use_directory(Path(cache))
             super().prepare(model, batches, target, directory)
-        finally:
-            shutil.rmtree(cache, ignore_errors=True)
 
     def write(self, export: Export) -> dict[int, str]:
         """Compile the packages."""
