@@ -401,6 +401,13 @@ def test_padding_serves_only_what_is_proven_and_never_slower_than_eager():
     assert padded_to(replace(grid(), shapes=tuple(left)), [(3, 16)] * 2) is None
 
 
+def test_rows_are_added_where_only_one_length_was_asked_for():
+    axes = Padding(inputs=((0, None), (0, None)), outputs=((0, None),), batch=True)
+    of_16 = replace(grid(), shapes=grid().shapes[:2], padding=axes)
+    assert padded_to(of_16, [(3, 16)] * 2) == of_16.shapes[1]
+    assert padded_to(of_16, [(3, 15)] * 2) is None
+
+
 @pytest.mark.parametrize("on_torch", [False, True])
 def test_rows_repeat_tokens_are_zero_and_outputs_are_cut(on_torch):
     import torch

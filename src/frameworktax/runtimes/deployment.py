@@ -509,19 +509,24 @@ def padded_to(manifest: Manifest, sizes: Sequence[Sequence[int]]) -> Shape | Non
     slower than eager, which takes longer for more. Before gains are known the last is not asked.
     """
     padding = manifest.padding
-    here = padding.sizes(sizes) if padding is not None else None
-    if padding is None or here is None:
+    if padding is None or (here := padding.sizes(sizes)) is None:
         return None
     # All batches are asked for at all lengths: the least of those that hold it is least in both.
-    asked = {(s.batch, s.length or 0): s for s in manifest.shapes if not s.is_between}
+    # A length that is the only one is in no axis.
+    asked = {
+        (shape.batch, (shape.length or 0) if here[1] else 0): shape
+        for shape in manifest.shapes
+        if not shape.is_between
+    }
     smaller = [at for at in asked if at[0] <= here[0] and at[1] <= here[1]]
     larger = [at for at in asked if at[0] >= here[0] and at[1] >= here[1]]
     if not smaller or not larger:
         return None
-    below, above = asked[max(smaller)], asked[min(larger)]
+    least = min(larger)
+    below, above = asked[max(smaller)], asked[least]
     if above.runtime is None or below.runtime is None:
         return None
-    grows = (above.batch > here[0], (above.length or 0) > here[1])
+    grows = (least[0] > here[0], least[1] > here[1])
     both = padding.batch and padding.length if padding.together is None else padding.together
     proven = {(True, False): padding.batch, (False, True): padding.length, (True, True): both}
     if not proven.get(grows, True):
