@@ -50,13 +50,6 @@ class Eager(TorchRuntime):
         "autograd-unfused-jemalloc",
     )
 
-    def missing(self, target: Target) -> str | None:
-        """Return what is missing; quantised layers run on a CPU only."""
-        reason = super().missing(target)
-        if reason is None and target.is_cuda and target.precision == "int8":
-            return "int8 runs on a CPU only; choose --device cpu"
-        return reason
-
     def variables(self) -> Mapping[str, str]:
         """Return what sets the allocator."""
         return variants.variables(self.option)

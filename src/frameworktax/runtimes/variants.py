@@ -67,6 +67,8 @@ def missing(option: str, target: Target) -> str | None:
     """Return why the words of an option cannot be had here, or None."""
     if JEMALLOC in words(option) and jemalloc() is None:
         return "jemalloc not installed; install it (apt install libjemalloc2)"
+    if target.precision == "int8" and target.is_cuda:
+        return "int8 runs on a CPU only; choose --device cpu"
     if target.precision == "int8" and option:
         return "int8 has no variants; choose another --precision"
     if GRAPH in words(option) and not target.is_cuda:
