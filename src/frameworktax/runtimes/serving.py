@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from inspect import Signature
 from operator import attrgetter
 from pathlib import Path
@@ -204,23 +205,25 @@ class Deployment(StandIn):
     def _serve(self) -> dict[Sizes, Served]:
         """Return what serves each shape."""
         target = Target(self.manifest.device, self.manifest.precision, self.manifest.threads)
-        loaded: dict[str, Loaded] = {}
-        serving: dict[tuple[str, int | None], Served] = {}
+
+        @cache
+        def engine(folder: str, runtime: str) -> Loaded:
+            return runtimes.get(runtime).load(None, target, self.folder / folder)
+
+        @cache
+        def serving(folder: str, runtime: str, batch: int | None) -> Served:
+            return served_by(engine(folder, runtime), batch, self.huge_pages)
+
         found = {}
         for shape in deployment.served(self.manifest.shapes):
-            folder, runtime = str(shape.folder), str(shape.runtime)
+            batch = None if shape.is_between else shape.batch
             try:
-                if folder not in loaded:
-                    loaded[folder] = runtimes.get(runtime).load(None, target, self.folder / folder)
-                batch = None if shape.is_between else shape.batch
-                if (folder, batch) not in serving:
-                    serving[folder, batch] = served_by(loaded[folder], batch, self.huge_pages)
+                found[shape.sizes] = serving(str(shape.folder), str(shape.runtime), batch)
             except (WorkerError, RuntimeError, OSError) as error:
                 raise DeploymentError(
-                    f"{self.folder}: {runtime} did not load {shape_name(shape)} ({error}); "
+                    f"{self.folder}: {shape.runtime} did not load {shape_name(shape)} ({error}); "
                     f"rebuild it: {self.manifest.command}"
                 ) from error
-            found[shape.sizes] = serving[folder, batch]
         return found
 
     def _run(self, sizes: Sizes, *, on_torch: bool) -> Run | None:
