@@ -360,12 +360,12 @@ class Delivery:
         Returns:
             The proof, outputs judged by the tolerance of what serves each shape.
         """
-        found = {
-            m.workload: _judged(m, shape.tolerance)
-            for shape in self.manifest.shapes
+        tolerances = {self._workload(shape): shape.tolerance for shape in self.manifest.shapes}
+        measurements = tuple(
+            _judged(m, tolerances[m.workload]) if m.runtime == DEPLOYED else m
             for m in proof.measurements
-            if m.runtime == DEPLOYED and m.workload == self._workload(shape)
-        }
+        )
+        found = {m.workload: m for m in measurements if m.runtime == DEPLOYED}
         shapes = []
         for shape in self.manifest.shapes:
             if shape.runtime is not None and not shape.is_between:
@@ -378,9 +378,6 @@ class Delivery:
                 shape = replace(shape, gain=triple(one.gain), latency_ns=triple(latency))
             shapes.append(shape)
         self.manifest = replace(self.manifest, shapes=tuple(shapes))
-        measurements = tuple(
-            found[m.workload] if m.runtime == DEPLOYED else m for m in proof.measurements
-        )
         return replace(proof, measurements=measurements)
 
     def finish(self, proof: Run) -> None:
