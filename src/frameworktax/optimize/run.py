@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import api, host, models, runtimes, store
-from frameworktax.errors import NothingMeasuredError, UsageError
+from frameworktax.errors import NothingMeasuredError, UsageError, check_known
 from frameworktax.measure.plan import (
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
@@ -121,12 +121,10 @@ class Asked:
             self.command = f"frameworktax optimize {self.model} --batch … -o {self.output}"
             if self.live is not None:
                 self.command = f"ft.optimize(module, inputs, batch=…, output={str(self.output)!r})"
-        if self.aim not in race.AIMS:
-            raise UsageError(f"no --for {self.aim}; choose {', '.join(race.AIMS)}")
+        check_known("--for", self.aim, race.AIMS)
         self.allow = (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)
-        unknown = [name for name in self.allow if name not in LOWER]
-        if unknown:
-            raise UsageError(f"no --allow {', '.join(unknown)}; choose {', '.join(LOWER)}")
+        for precision in self.allow:
+            check_known("--allow", precision, LOWER)
         if self.aim == "throughput" and self.device == "cpu" and self.threads > 1:
             raise UsageError(
                 "on a CPU throughput is highest with one thread a call and as many calls at once "
