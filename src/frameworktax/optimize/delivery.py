@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from frameworktax import comparing, host, runtimes
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
@@ -312,17 +312,15 @@ class Delivery:
         # All of it is tried; what is not proven is taken back.
         everything = replace(axes, batch=True, length=True, together=True)
         self._write(replace(self.manifest, padding=everything))
-        padding, is_proven, why = axes, dict.fromkeys(PADDED, False), list[str]()
+        padding, why = axes, list[str]()
+        is_proven: dict[str, Any] = dict.fromkeys(PADDED, False)
         for name, some in gaps.items():
             if some and (name != PADDED[2] or not why):
                 try:
                     padding, is_proven[name] = self._proven_padding(padding, some), True
                 except WorkerError as error:
                     why.append(f"{name}: {error}")
-        batch, length, both = is_proven.values()
-        found = (
-            replace(padding, batch=batch, length=length, together=both) if padding.draws else None
-        )
+        found = replace(padding, **is_proven) if padding.draws else None
         self._write(replace(self.manifest, padding=found, unpadded="; ".join(why) or None))
 
     def _proven_padding(self, padding: Padding, gaps: Sequence[Workload]) -> Padding:
@@ -531,26 +529,23 @@ class Prover:
         Raises:
             WorkerError: it failed, crashed or took too long.
         """
-
-        def prepare() -> None:
-            self._worker("model").request(
-                Server.prepare,
-                self._limit_s,
-                workload=workload,
-                runtime=runtime,
-                target=self._target,
-                folder=str(to),
-                batches=tuple(batches),
-                live=self._live,
-            )
-
-        try:
-            prepare()
-        except WorkerError as error:
-            if error.status == "timeout":
-                raise
-            self.rest("model")
-            prepare()
+        for is_last in (False, True):
+            try:
+                self._worker("model").request(
+                    Server.prepare,
+                    self._limit_s,
+                    workload=workload,
+                    runtime=runtime,
+                    target=self._target,
+                    folder=str(to),
+                    batches=tuple(batches),
+                    live=self._live,
+                )
+                return
+            except WorkerError as error:
+                if is_last or error.status == "timeout":
+                    raise
+                self.rest("model")
 
     def look(self, workload: Workload) -> tuple[Interface, Sizes, Sizes]:
         """Return how the module is called, and the sizes of inputs and eager's outputs there."""
