@@ -41,6 +41,7 @@ from frameworktax.runtimes.deployment import (
     Manifest,
     Padding,
     Shape,
+    Sizes,
     configuration,
     shape_name,
 )
@@ -66,7 +67,6 @@ PADDED = ("batch", "length", "together")
 """Along what inputs are padded, each with a proof of its own; both at once where both are."""
 TRIES = 2
 """How many times the wanted number is drawn before eager's outputs are said to prove nothing."""
-Sizes = tuple[tuple[int, ...], ...]
 
 
 def check_output(folder: Path, store: Path) -> None:

@@ -188,6 +188,10 @@ def tree(result: Any) -> Any:
 # --- what serves which shape ----------------------------------------------------------------------
 
 
+Sizes = tuple[tuple[int, ...], ...]
+"""Of inputs, in their order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What serves one shape.
@@ -209,7 +213,7 @@ class Shape:
 
     batch: int
     length: int | None
-    sizes: tuple[tuple[int, ...], ...]
+    sizes: Sizes
     runtime: str | None = None
     folder: str | None = None
     is_between: bool = False
@@ -252,7 +256,7 @@ class Padding:
     draws: int = 0
     difference: float = 0.0
 
-    def sizes(self, sizes: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+    def sizes(self, sizes: Sizes) -> tuple[int, int] | None:
         """Return batch and length (0 for none) of inputs of these sizes; None if they disagree."""
         found = []
         for axis in (0, 1):
@@ -262,6 +266,16 @@ class Padding:
                 return None
             found.append(next(iter(there), 0))
         return (found[0], found[1]) if found[0] else None
+
+    def fits(self, sizes: Sizes, larger: Sizes) -> bool:
+        """Return whether inputs of these sizes become larger ones by rows and tokens alone."""
+        for small, large, axes in zip(sizes, larger, self.inputs, strict=True):
+            if len(small) != len(large):
+                return False
+            for at, (n, m) in enumerate(zip(small, large, strict=True)):
+                if n > m or (n < m and at not in axes):
+                    return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,7 +515,7 @@ def served(shapes: Sequence[Shape]) -> list[Shape]:
     return [shape for shape in shapes if shape.runtime is not None]
 
 
-def padded_to(manifest: Manifest, sizes: Sequence[Sequence[int]]) -> Shape | None:
+def padded_to(manifest: Manifest, sizes: Sizes) -> Shape | None:
     """Return the shape that serves inputs of these sizes once they are padded; None for none.
 
     It is the smallest of those asked for that holds them, one size smaller is asked for too, and a
@@ -509,32 +523,21 @@ def padded_to(manifest: Manifest, sizes: Sequence[Sequence[int]]) -> Shape | Non
     slower than eager, which takes longer for more. Before gains are known the last is not asked.
     """
     padding = manifest.padding
-    if padding is None or (here := padding.sizes(sizes)) is None:
+    here = padding.sizes(sizes) if padding is not None else None
+    if padding is None or here is None:
         return None
     # All batches are asked for at all lengths: the least of those that hold it is least in both.
-    # A length that is the only one is in no axis.
-    asked = {
-        (shape.batch, (shape.length or 0) if here[1] else 0): shape
-        for shape in manifest.shapes
-        if not shape.is_between
-    }
-    smaller = [at for at in asked if at[0] <= here[0] and at[1] <= here[1]]
-    larger = [at for at in asked if at[0] >= here[0] and at[1] >= here[1]]
-    if not smaller or not larger:
+    asked = [shape for shape in manifest.shapes if not shape.is_between]
+    asked.sort(key=lambda shape: (shape.batch, shape.length or 0))
+    above = next((shape for shape in asked if padding.fits(sizes, shape.sizes)), None)
+    below = next((shape for shape in asked[::-1] if padding.fits(shape.sizes, sizes)), None)
+    if above is None or below is None or above.runtime is None or below.runtime is None:
         return None
-    least = min(larger)
-    below, above = asked[max(smaller)], asked[least]
-    if above.runtime is None or below.runtime is None:
-        return None
-    grows = (least[0] > here[0], least[1] > here[1])
+    there = padding.sizes(above.sizes) or here
     both = padding.batch and padding.length if padding.together is None else padding.together
     proven = {(True, False): padding.batch, (False, True): padding.length, (True, True): both}
-    if not proven.get(grows, True):
+    if not proven.get((there[0] > here[0], there[1] > here[1]), True):
         return None
-    for size, large, axes in zip(sizes, above.sizes, padding.inputs, strict=True):
-        differs = [at for at, (n, m) in enumerate(zip(size, large, strict=False)) if n != m]
-        if len(size) != len(large) or not set(differs) <= set(axes):
-            return None
     if below.gain and below.latency_ns and above.latency_ns:
         eager_ns = below.gain[0] * below.latency_ns[0]
         return above if above.latency_ns[0] <= eager_ns else None

@@ -29,6 +29,7 @@ from frameworktax.runtimes.deployment import (
     Manifest,
     Padding,
     Shape,
+    Sizes,
     shape_name,
 )
 from frameworktax.runtimes.huge_pages import HugePages
@@ -38,7 +39,6 @@ Build = Callable[[Iterator[Any]], Any]
 """Puts tensors into the module's containers."""
 KIND = attrgetter("shape", "dtype")
 """Which artifact serves a tensor depends on these."""
-Sizes = tuple[tuple[int, ...], ...]
 Served = tuple[Serve, bool]
 """A call of an engine, and whether it takes torch's tensors."""
 
@@ -355,7 +355,7 @@ def _conversions(
     return array_of, tensor_of
 
 
-def _cutting(build: Build, padding: Padding, sizes: Sequence[Sequence[int]]) -> Build:
+def _cutting(build: Build, padding: Padding, sizes: Sizes) -> Build:
     """Return what cuts what was added to inputs of these sizes off the outputs, and builds."""
     here = padding.sizes(sizes) or (None, None)
     cuts = [
@@ -368,7 +368,7 @@ def _cutting(build: Build, padding: Padding, sizes: Sequence[Sequence[int]]) -> 
     return lambda made: build(t[cut] for t, cut in zip(made, cuts, strict=True))
 
 
-def _growing(run: Run, axes: Sequence[Axes], sizes: Sequence[Sequence[int]]) -> Run:
+def _growing(run: Run, axes: Sequence[Axes], sizes: Sizes) -> Run:
     """Return a run of inputs that are padded to these sizes: rows repeat, tokens are 0."""
 
     def grown(tensor: Any, size: Sequence[int], batch: int | None) -> Any:
