@@ -84,7 +84,7 @@ def loaded(tmp_path, monkeypatch):
         arrays = {"0": np.ones((batch, 4), np.float32), "1": np.ones((4, 3), np.float32)}
         np.savez(tmp_path / f"inputs-{batch}.npz", **arrays)
     artifact = Artifact(
-        folder=tmp_path, names=["a", "b"], dtypes=["float32"] * 2, batch_dims=[0, None],
+        folder=tmp_path, names=["a", "b"], dtypes=["float32"] * 2,
         files={2: "model.onnx", 3: "model.onnx"}, free_dimension="n",
     )  # fmt: skip
     waited = []
@@ -162,7 +162,7 @@ def test_what_makes_an_engine_a_whole_model_is_read_from_its_file(tmp_path, path
         (folder / "model.onnx").write_bytes(path.read_bytes())
         loaded = object.__new__(onnxruntime_cuda.TensorRtLoaded)
         loaded._artifact = Artifact(folder=folder, names=["a"], dtypes=["float32"],
-                                    batch_dims=[0], files={4: "model.onnx"})  # fmt: skip
+                                    files={4: "model.onnx"})  # fmt: skip
         loaded._start = lambda batch, *, may_fall_back, made=(inputs, outputs), own=loaded: write(
             own._written["trt_ep_context_file_path"], *made
         )

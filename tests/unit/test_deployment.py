@@ -52,7 +52,6 @@ def deploy(tmp_path):
         folder=inner,
         names=["input_0"],
         dtypes=["float32"],
-        batch_dims=[0],
         files={1: "model.npy", 2: "model.npy"},
     )
     made.write()

@@ -620,7 +620,7 @@ def test_a_package_in_a_graph_has_one_runner_and_no_events(torch, monkeypatch, t
     torch._C = SimpleNamespace(_aoti=SimpleNamespace(AOTIModelPackageLoader=loader))
     torch.device = lambda name: SimpleNamespace(index=0)
     artifact = artifacts.Artifact(
-        folder=tmp_path, names=["x"], dtypes=["float32"], batch_dims=[0],
+        folder=tmp_path, names=["x"], dtypes=["float32"],
         files={1: "model-1.pt2", 2: "model.pt2", 4: "model.pt2"},
     )  # fmt: skip
     for option, wanted in (("", (False, inductor.RUNNERS)), ("graph", (True, 1))):
@@ -640,7 +640,7 @@ def test_a_package_is_unpacked_in_the_folder_of_the_session(torch, monkeypatch, 
     folder.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(session))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    artifact = artifacts.Artifact(folder=folder, names=[], dtypes=[], batch_dims=[])
+    artifact = artifacts.Artifact(folder=folder, names=[], dtypes=[])
     for target in (CUDA, Target()):
         loaded = inductor._Loaded(artifact, target)
         monkeypatch.setattr(
@@ -677,7 +677,7 @@ def test_kernels_are_compiled_when_a_program_is_loaded_on_a_device(torch, monkey
 
 def test_other_sizes_than_a_graph_was_captured_for_have_no_artifact(tmp_path):
     made = artifacts.Artifact(
-        folder=tmp_path, names=["x"], dtypes=["float32"], batch_dims=[0], is_fixed=True,
+        folder=tmp_path, names=["x"], dtypes=["float32"], is_fixed=True,
         files={2: "model.pt", 4: "model.pt"},
     )  # fmt: skip
     assert made.dynamic is None
@@ -759,7 +759,7 @@ def engines(loaded, monkeypatch, tmp_path):
     monkeypatch.setattr(onnxruntime_cuda, "export_onnx", export)
     folder = tmp_path / "length-16/tensorrt/artifact"
     folder.mkdir(parents=True)
-    made = artifacts.Artifact(folder=folder, names=["x"], dtypes=["float32"], batch_dims=[0])
+    made = artifacts.Artifact(folder=folder, names=["x"], dtypes=["float32"])
     made.target = Target(device="cuda:0", precision="float16")
     monkeypatch.setattr(artifacts.Artifact, "read", lambda directory: made)
     return made, takes

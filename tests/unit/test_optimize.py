@@ -622,7 +622,6 @@ def test_a_shape_that_was_left_to_eager_is_not_served_between_two_others(tmp_pat
         folder=tmp_path / "model/openvino/artifact",
         names=["x"],
         dtypes=["float32"],
-        batch_dims=[0],
         files={1: "model.xml", 4: "model.xml"},
     )
     made.folder.mkdir(parents=True)
@@ -639,7 +638,7 @@ def test_a_shape_that_was_left_to_eager_is_not_served_between_two_others(tmp_pat
 
 def test_what_was_exported_for_other_batch_sizes_is_exported_anew(tmp_path):
     made = Artifact(folder=tmp_path / "model/openvino/artifact", names=["x"], dtypes=["float32"],
-                    batch_dims=[0], files={1: "m", 4: "m"})  # fmt: skip
+                    files={1: "m", 4: "m"})  # fmt: skip
     exported = []
 
     class Exports:

@@ -153,7 +153,7 @@ def test_artifact_is_whole_or_not_there(tmp_path) -> None:
     def made(folder: Path) -> artifacts.Artifact:
         return artifacts.Artifact(
             folder=folder, files={1: "a", 3: "b"}, names=["x"], dtypes=["float32"],
-            batch_dims=[0], notes=[("c", "t")],
+            notes=[("c", "t")],
         )  # fmt: skip
 
     with pytest.raises(KeyboardInterrupt), artifacts.staged(tmp_path) as folder:

@@ -50,7 +50,6 @@ class Artifact:
         folder: that all of it is in; ``directory`` is what the session gave the runtime.
         names: of the inputs, in the order of the exported program.
         dtypes: of the inputs, as torch writes them without its prefix (``bfloat16``).
-        batch_dims: of the inputs; None for one without a batch.
         files: batch size → the engine's file that serves it, by name within the folder.
         notes: (code, text) pairs that belong beside every number.
         free_dimension: the engine's name for the batch, where it has one.
@@ -61,7 +60,6 @@ class Artifact:
     folder: Path
     names: list[str]
     dtypes: list[str]
-    batch_dims: list[int | None]
     files: dict[int, str] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
     free_dimension: str | None = None
@@ -184,11 +182,13 @@ class Export(Artifact):
         model: to export.
         batches: sizes that must be served.
         target: what they are for.
+        batch_dims: of the inputs; None for one without a batch.
     """
 
     def __init__(self, model: Model, batches: Sequence[int], target: Target, folder: Path) -> None:
         self.model, self.batches, self.target = model, batches, target
         tensors = model.inputs(min(batches)).tensors()
+        self.batch_dims = [model.batch_dims.get(path) for path in tensors]
         super().__init__(
             folder=folder,
             # As an exported graph calls them: ``input_0``, or by their own names.
@@ -197,7 +197,6 @@ class Export(Artifact):
                 for kind, name in (path.split(".", 1) for path in tensors)
             ],
             dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors.values()],
-            batch_dims=[model.batch_dims.get(path) for path in tensors],
             notes=list(model.notes),
             gpu=gpu_name(target.device) if target.is_cuda else None,
         )
