@@ -276,8 +276,13 @@ class ArtifactLoaded(Loaded):
         """Make the engine ready, before any batch size is bound; by default there is nothing."""
 
     def outputs(self, result: Iterable[Any]) -> list[np.ndarray]:
-        """Return a call's arrays."""
-        return [wide(array) for array in result]
+        """Return copies of a call's arrays."""
+        import numpy as np
+
+        return [
+            array.astype(np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64)
+            for array in result
+        ]
 
     def notes(self) -> list[tuple[str, str]]:
         """Return the notes of the export."""
@@ -396,13 +401,6 @@ class TorchArtifactLoaded(ArtifactLoaded):
             torch.from_numpy(array).to(self._target.device, getattr(torch, dtype))
             for array, dtype in zip(arrays, self._artifact.dtypes, strict=True)
         )
-
-
-def wide(array: np.ndarray) -> np.ndarray:
-    """Return a copy as float64 or int64."""
-    import numpy as np
-
-    return array.astype(np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64)
 
 
 class ArtifactRuntime(Runtime):

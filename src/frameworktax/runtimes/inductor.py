@@ -32,7 +32,6 @@ MAX_BATCHES = 64
 
 Set as ``cache_size_limit``, the name that torch 2.6 knows; ``recompile_limit`` came later.
 """
-STATIC = "static shapes, one compilation for each batch size"
 FREEZING: dict[str, Any] = {"options": {"freezing": True}}
 
 
@@ -82,7 +81,8 @@ class Inductor(CompiledRuntime):
         # Without dynamic=False, the second batch size would turn the shapes dynamic and slow
         # both down.
         compiled = self._wrapped(torch.compile(built.module, dynamic=False, **settings))
-        notes = [("compile-options", f"{how}: {STATIC}"), *built.notes[len(plain.notes) :]]
+        text = f"{how}: static shapes, one compilation for each batch size"
+        notes = [("compile-options", text), *built.notes[len(plain.notes) :]]
         decoding = built.decoding
         called = compiled if decoding is None else Loop(built.module, decoding, compiled)
         return self._loaded(built, target, called, torch.no_grad, notes)
