@@ -154,7 +154,7 @@ class FakeLoaded(Loaded):
 class FakeRuntime(Runtime):
     """A runtime that runs anywhere and computes nothing; see ``FakeLoaded`` for its arguments."""
 
-    name: ClassVar[str] = "fake"
+    name: str = "fake"
     paradigm: ClassVar[str] = "floor"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     precisions: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16")

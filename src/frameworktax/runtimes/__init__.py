@@ -92,10 +92,8 @@ def get(name: str) -> Runtime:
     if option not in runtime.options:
         have = ", ".join(f"{bare}@{known}" for known in runtime.options)
         raise UsageError(f"{bare} has no option '{option}'; choose {have or f'{bare} alone'}")
-    kind = type(runtime)
-    fields = {"name": name, "option": option, "__doc__": kind.__doc__}
-    varied: Runtime = type(kind.__name__, (kind,), fields)()
-    return varied
+    runtime.name, runtime.option = name, option
+    return runtime
 
 
 def deployed(name: str) -> str:

@@ -91,7 +91,7 @@ class Loaded(ABC):
 class Runtime(ABC):
     """One way to run a model."""
 
-    name: ClassVar[str]
+    name: str
     paradigm: ClassVar[str]
     """One of: eager, deferred, ahead-of-time, graph-replay, sparse-input, floor."""
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
@@ -104,7 +104,7 @@ class Runtime(ABC):
     """Distributions that move its numbers and are named like no package above."""
     options: ClassVar[Mapping[str, str]] = {}
     """What may stand behind an @ in its name (``onnxruntime@1``), each in a few words."""
-    option: ClassVar[str] = ""
+    option: str = ""
     """The one that stands there."""
     needs_model: ClassVar[bool] = True
     """Whether ``load`` needs the built model, or only what ``prepare`` left."""

@@ -647,6 +647,7 @@ def as_deployed(runtime: Runtime, name: str) -> Runtime:
     if not runtime.serves_with:
         raise UsageError(f"{runtime.name} cannot be delivered; choose another runtime")
     kind = type(runtime)
-    fields = {"name": name, "imports": (*kind.imports, "torch"), "__doc__": kind.__doc__}
+    fields = {"imports": (*kind.imports, "torch"), "__doc__": kind.__doc__}
     made: Runtime = type(kind.__name__, (AsDeployed, kind), fields)()
+    made.name, made.option = name, runtime.option
     return made
