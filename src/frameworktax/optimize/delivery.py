@@ -36,15 +36,7 @@ from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Point, Run, W
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import FOLDER, Artifact
 from frameworktax.runtimes.base import Target
-from frameworktax.runtimes.deployment import (
-    Interface,
-    Manifest,
-    Padding,
-    Shape,
-    Sizes,
-    configuration,
-    shape_name,
-)
+from frameworktax.runtimes.deployment import Interface, Manifest, Padding, Shape, Sizes, shape_name
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
@@ -402,7 +394,7 @@ class Delivery:
 
 
 def _place(one: Candidate) -> str:
-    return f"{configuration(one.workload.length)}/{one.runtime.replace('@', '-')}"
+    return f"{deployment.configuration(one.workload.length)}/{one.runtime.replace('@', '-')}"
 
 
 def _by_place(winners: Iterable[Candidate]) -> dict[str, list[Candidate]]:

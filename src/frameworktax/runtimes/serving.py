@@ -23,15 +23,7 @@ from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve
 from frameworktax.runtimes.base import Loaded, Target
-from frameworktax.runtimes.deployment import (
-    Axes,
-    Interface,
-    Manifest,
-    Padding,
-    Shape,
-    Sizes,
-    shape_name,
-)
+from frameworktax.runtimes.deployment import Axes, Interface, Padding, Shape, Sizes, shape_name
 from frameworktax.runtimes.huge_pages import HugePages
 
 Run = Callable[[Sequence[Any]], Any]
@@ -197,7 +189,7 @@ class Deployment(StandIn):
     def __init__(self, folder: Path, module: Any = None) -> None:
         """Check everything, then load the engines; see ``load``."""
         self.folder = folder.resolve()
-        self.manifest: Manifest = deployment.read(self.folder)
+        self.manifest = deployment.read(self.folder)
         self._module = module
         self.huge_pages = pages_for(self.manifest.device, self.manifest.aim)
         super().__init__(self.manifest.interface, self.manifest.device, self._serve())
