@@ -671,6 +671,14 @@ def test_what_was_delivered_is_judged_by_the_tolerance_of_its_precision():
         assert one.parity.within_tolerance is verdict
 
 
+def test_what_proves_nothing_and_what_is_judged_by_the_same_tolerance_stays_as_it_was():
+    """Outputs that differ from call to call, and whole numbers that are not equal."""
+    m = measured("deployed", 50)
+    for verdict, tolerance in ((None, 0.5), (False, m.parity.tolerance)):
+        one = replace(m, parity=replace(m.parity, within_tolerance=verdict))
+        assert delivery._judged(one, tolerance) == one
+
+
 def test_shapes_between():
     assert delivery.between([1, 4, 6]) == [2, 3, 5]
     assert delivery.between([1, 2]) == []

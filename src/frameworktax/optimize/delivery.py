@@ -448,11 +448,15 @@ def _axis(small: Sequence[int], large: Sequence[int], pair: tuple[int, int]) -> 
 
 
 def _judged(m: Measurement, tolerance: float | None) -> Measurement:
-    found = m.parity.max_relative_difference if m.parity is not None else None
-    if m.parity is None or found is None or tolerance is None:
+    """Return it judged by the tolerance of what serves, where that is another one."""
+    found = m.parity
+    share = found.max_relative_difference if found is not None else None
+    if found is None or found.within_tolerance is None or share is None:
         return m
-    verdict = found <= tolerance
-    return replace(m, parity=replace(m.parity, tolerance=tolerance, within_tolerance=verdict))
+    if tolerance is None or tolerance == found.tolerance:  # whole numbers may differ within it
+        return m
+    judged = replace(found, tolerance=tolerance, within_tolerance=share <= tolerance)
+    return replace(m, parity=judged)
 
 
 def unconfirmed(one: Candidate) -> str:
