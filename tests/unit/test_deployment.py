@@ -167,6 +167,20 @@ def test_arrays_are_handed_on_in_the_order_and_type_that_is_asked_for():
     assert out(table, np.dtype("float32")).dtype == np.float32
 
 
+@pytest.mark.parametrize("takes_torch", [True, False])
+def test_arrays_are_float32_where_the_module_returns_bfloat16(takes_torch):
+    import torch
+
+    def serve(given):
+        return [tensor.bfloat16() for tensor in given] if takes_torch else given
+
+    interface = Interface(parameters=PARAMETERS, inputs=["args.0"], dtypes=["float32"],
+                          output={"tensor": "bfloat16"})  # fmt: skip
+    fast = serving.StandIn(interface, "cpu", {((2,),): (serve, takes_torch)})
+    assert fast(np.ones(2, np.float32)).dtype == np.float32
+    assert fast(torch.ones(2)).dtype is torch.bfloat16
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [

@@ -141,12 +141,15 @@ class StandIn:
         """Return a call of an engine between the caller's kind of tensors and its own."""
         serve, takes_torch = self._served[sizes]
         into, out = _conversions(self._device, given=on_torch, taken=takes_torch)
+        names = self._dtypes
+        if not on_torch:  # numpy has no bfloat16
+            names = ["float32" if name == "bfloat16" else name for name in names]
         if on_torch or takes_torch:
             import torch
 
-            kinds = [getattr(torch, dtype) for dtype in self._dtypes]
-        else:  # numpy has no bfloat16: float32 stays
-            kinds = [np.dtype("float32" if d == "bfloat16" else d) for d in self._dtypes]
+            kinds = [getattr(torch, name) for name in names]
+        else:
+            kinds = [np.dtype(name) for name in names]
 
         def run(tensors: Sequence[Any]) -> Any:
             # By map: a comprehension costs twice as much. The proof has compared their number.
