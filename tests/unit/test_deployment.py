@@ -132,6 +132,7 @@ def test_tensors_become_arrays_that_an_engine_can_take_and_arrays_tensors():
         "with a gradient": table.clone().requires_grad_(),
         "negated later": torch.complex(table, -table).conj().imag,
         "of no axis": torch.tensor(3.0),
+        "in bfloat16": table.bfloat16(),
     }
     for name, tensor in tensors.items():
         array = into(tensor)

@@ -345,7 +345,10 @@ def _conversions(
                 return _contiguous(tensor.numpy())
             except (RuntimeError, TypeError):  # with a gradient, a pending negation, on a device
                 pass
-        return _on(device, tensor).numpy(force=True)
+        tensor = _on(device, tensor)
+        if tensor.dtype is torch.bfloat16:  # artifacts have it in float32
+            tensor = tensor.float()
+        return tensor.numpy(force=True)
 
     return array_of, tensor_of
 
