@@ -651,6 +651,21 @@ def test_what_no_manifest_can_hold_is_refused(odd):
         tree((torch.ones(1), odd))
 
 
+def test_a_constant_before_a_tensor_is_part_of_a_call():
+    interface = Interface(
+        parameters=[*PARAMETERS, ("y", "POSITIONAL_OR_KEYWORD", False)],
+        inputs=["args.0", "args.2"],
+        dtypes=["float32", "float32"],
+        constants={"args.1": 2.0, "args.3": 3},
+        output={"list": [{"tensor": "float32"}] * 2},
+    )
+    given = {"args.0": np.zeros(2, np.float32), "args.2": np.ones(2, np.float32)}
+    fast = serving.StandIn(interface, "cpu", {((2,), (2,)): (lambda arrays: arrays, False)})
+    args, kwargs = fast.arguments(given, on_torch=False)
+    assert (args[1], len(args), kwargs) == (2.0, 3, {})
+    assert [made.tolist() for made in fast(*args, **kwargs)] == [[0, 0], [1, 1]]
+
+
 def test_constants_may_be_repeated_and_not_changed():
     interface = Interface(
         **through_json(

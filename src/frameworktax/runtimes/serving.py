@@ -113,7 +113,9 @@ class StandIn:
                 path: torch.from_numpy(array).to(self._device, getattr(torch, kinds[path]))
                 for path, array in given.items()
             }
-        args = [value for path, value in values.items() if path.startswith("args.")]
+        known = {**self.interface.constants, **values}  # one may be before a tensor
+        numbers = [int(path.removeprefix("args.")) for path in values if path.startswith("args.")]
+        args = [known[f"args.{number}"] for number in range(max(numbers, default=-1) + 1)]
         kwargs = {p.partition(".")[2]: v for p, v in values.items() if p.startswith("kwargs.")}
         return args, kwargs
 
