@@ -828,6 +828,14 @@ def test_an_axis_that_is_not_clear_is_none():
             delivery._axis(small, large, (2, 3))
 
 
+def test_shapes_between_are_shown_with_their_lengths(tmp_path):
+    mine = asked(tmp_path)
+    mine.output.mkdir()
+    made = described(mine, mine.output, Sizes(), batches=(1, 2, 4))
+    hint = blocks.shapes_table(made.manifest).hint
+    assert "batch 2, length 16; batch 2, length 20." in hint
+
+
 def test_what_makes_a_deployment_anew_is_a_command_or_the_callers_python(tmp_path):
     manifest = padded(tmp_path, Sizes())
     for is_live, language in ((False, "bash"), (True, "python")):

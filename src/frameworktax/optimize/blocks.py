@@ -94,8 +94,9 @@ def shapes_table(manifest: Manifest) -> Table:
 def _between(manifest: Manifest) -> Iterator[str]:
     more = [shape for shape in served(manifest.shapes) if shape.is_between]
     if more:
-        sizes = ", ".join(str(shape.batch) for shape in more[:20])
-        yield f"Between them, proven equal and not timed: batch {sizes}."
+        sizes = "; ".join(map(shape_name, more[:20]))
+        others = f" and {len(more) - 20} more" if len(more) > 20 else ""
+        yield f"Between them, proven equal and not timed: {sizes}{others}."
     if manifest.padding:
         names = {"batch": "batch", "length": "length", "together": "both together"}
         axes = [said for name, said in names.items() if getattr(manifest.padding, name)]
