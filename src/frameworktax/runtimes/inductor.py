@@ -200,8 +200,8 @@ class _Loaded(TorchArtifactLoaded):
         Raises:
             WorkerError: this torch has none.
         """
-        # The loader unpacks the package into $TMPDIR and tidies up when its process ends well, which
-        # measuring processes do not. Theirs is a folder of the session, which removes it.
+        # The loader unpacks the package into $TMPDIR and tidies up when it ends well. Measuring
+        # processes are killed: their $TMPDIR is a folder that the session removes.
         above, unpacked = tempfile.gettempdir(), tempfile.mkdtemp(prefix="unpacked-")
         os.environ["TMPDIR"] = unpacked
         try:
