@@ -570,6 +570,42 @@ def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
     assert not any(one.is_in for one in made.candidates)
 
 
+def test_a_shape_that_fails_in_the_last_attempt_takes_no_other_with_it(tmp_path, monkeypatch):
+    class Late:
+        """A delivery in which batch 4 fails, and in the last attempt batch 1."""
+
+        manifest, measured, attempts = None, (), 0
+
+        def __init__(self, *_):
+            self.failures = {}
+
+        def make(self, decided):
+            self.attempts += 1
+            failing = W4 if self.attempts < run.ATTEMPTS else W1
+            winners = [(one.workload, one.runtime) for one in decided if one.won]
+            self.failures = {key: "differs" for key in winners if key[0] == failing}
+
+        def points(self):
+            return ()
+
+        def confirm(self, proof):
+            return proof
+
+        def finish(self, proof):
+            pass
+
+    monkeypatch.setattr(run, "Delivery", Late)
+    monkeypatch.setattr(run, "_measured", lambda *_, **__: None)
+    names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen", "aot-inductor"]
+    workloads = (W1, replace(W1, batch=2), W4)
+    found = raced(
+        *(measured(n, 10 + 5 * i, workload=w) for i, n in enumerate(names) for w in workloads)
+    )
+    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    assert made.folder == tmp_path / "deploy"
+    assert won(made.candidates) == {2: "openvino"}
+
+
 def test_what_a_killed_run_left_is_removed_and_the_old_deployment_stays(tmp_path):
     output = tmp_path / "deploy"
     output.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 from collections import defaultdict
@@ -55,7 +56,7 @@ COARSE = 0.1
 """Half-width of the interval, as a share, at which a point of the heats is done."""
 ATTEMPTS = 4
 """Deliveries that are tried: a winner that fails its proof is replaced by the next, before the last
-one by eager."""
+one by eager. Where a further shape fails in that one, it is tried once more without it."""
 EXHAUSTED = f"not delivered: other winners failed in {ATTEMPTS} attempts; race fewer --runtimes"
 """Why what might still win lost."""
 
@@ -415,7 +416,7 @@ def _deliver(
         Prover(asked.target, asked.live, Path(scratch), asked.setup_limit) as prover,
     ):
         delivery = Delivery(asked, folder, prover)
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in itertools.count(1):
             decided = race.decide(found, asked.aim)
             winners = [one for one in decided if one.won]
             if not winners:
@@ -439,7 +440,7 @@ def _deliver(
                     (one.workload, one.runtime) for one in race.decide(found, asked.aim) if one.won
                 }
                 slower = {(one.workload, one.runtime) for one in winners} - best
-                if not delivery.failures and (not slower or attempt == ATTEMPTS):
+                if not delivery.failures and (not slower or attempt >= ATTEMPTS):
                     delivery.finish(proof)
                     return Optimized(
                         folder=asked.output,
@@ -449,7 +450,7 @@ def _deliver(
                         final=final,
                     )
             found = race.after_proof(found, delivery.failures)
-            if attempt == ATTEMPTS - 1:  # the last one is of what was delivered well, or eager
+            if attempt >= ATTEMPTS - 1:  # the last ones are of what was delivered well, or eager
                 lost = {workload for workload, _ in {*delivery.failures, *slower}}
                 found = _without(found, lost, keep=DEPLOYED)
     decided = race.decide(_without(found, {one.workload for one in found}), asked.aim)
