@@ -570,6 +570,27 @@ def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
     assert not any(one.is_in for one in made.candidates)
 
 
+def test_who_left_after_the_heats_comes_back_where_all_finalists_fail(tmp_path, monkeypatch):
+    class Delivers:
+        manifest, failures, measured = None, {}, ()
+
+        def __init__(self, *_):
+            pass
+
+        make = confirm = finish = __init__
+
+        def points(self):
+            return ()
+
+    monkeypatch.setattr(run, "Delivery", Delivers)
+    monkeypatch.setattr(run, "_measured", lambda *_, **__: None)
+    heats = race.after_heats(raced(measured("openvino", 10), measured("torchscript", 40)))
+    final = raced(measured("openvino", 10, status="crashed", reason="SIGSEGV"))
+    found = race.after_final([*(one for one in heats if not one.is_in), *final])
+    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    assert won(made.candidates) == {1: "torchscript"}
+
+
 def test_a_shape_that_fails_in_the_last_attempt_takes_no_other_with_it(tmp_path, monkeypatch):
     class Late:
         """A delivery in which batch 4 fails, and in the last attempt batch 1."""

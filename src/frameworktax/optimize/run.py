@@ -408,6 +408,7 @@ def _deliver(
 ) -> Optimized:
     """Deliver the winners; what fails its proof is out, and the next one is tried."""
     say = (reporter or Reporter()).say
+    found = race.after_proof(found, {})  # reserves are back in where the final left none
     with (
         tempfile.TemporaryDirectory(
             prefix="frameworktax-optimize-", ignore_cleanup_errors=True
