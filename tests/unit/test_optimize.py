@@ -456,6 +456,7 @@ def test_shapes_are_every_length_with_every_batch_size(tmp_path):
 
 def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
     mine = asked(tmp_path)
+    (tmp_path / "session.jsonl").touch()
     points = [mine.point(w, name) for w in (W1, W4) for name in ("eager", "openvino")]
     here = {"cpu": run.host.cpu_model(), "libraries": run.host.libraries(runtimes.distributions())}
     places = {"elsewhere": here | {"cpu": "another"}, "older": here | {"libraries": {"torch": "1"}}}
@@ -504,8 +505,14 @@ def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
     assert run._known(mine, points, 3) is None, "the file was changed since"
 
 
+def test_a_store_without_a_session_has_no_stage(tmp_path):
+    mine = asked(tmp_path)
+    assert run._known(mine, [mine.point(W1, "eager")], 1) is None
+
+
 def test_a_session_on_another_card_or_driver_is_not_taken(tmp_path, monkeypatch):
     mine = asked(tmp_path, device="cuda:0")
+    (tmp_path / "session.jsonl").touch()
     points = [mine.point(W1, "torchscript")]
     libraries = run.host.libraries(runtimes.distributions())
     card = {"name": "H200", "driver": "580", "sm_clock_mhz": 345}

@@ -367,7 +367,7 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
     with one, are no final. A model's file was not changed since. A live module has no name that
     says what it is: it is measured again.
     """
-    if asked.live is not None or not asked.store.exists():
+    if asked.live is not None or not any(asked.store.glob("*.jsonl")):
         return None
     records, _ = store.read(asked.store)
     wanted = {point.key() for point in points}
