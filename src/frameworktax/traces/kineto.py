@@ -46,9 +46,9 @@ from frameworktax.traces.events import (
 Ns = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.signedinteger[Any]]
-LATEST_NS, LONGEST_NS = 2**61, 2**53
-"""Wide enough for every clock, and narrow enough that sums and differences fit 64 bits. An event of
-104 days is none."""
+LATEST_US, LONGEST_NS = 2**61 // 1000, 2**53
+"""Wide enough for every clock, and narrow enough that sums and differences of ns fit 64 bits. An
+event of 104 days is none."""
 DTYPES: dict[str, type[np.signedinteger[Any]]] = {
     "name": np.int32,
     "category": np.int8,
@@ -72,7 +72,6 @@ to 40 times, a run of one byte 1,030 times."""
 EXACT_BELOW_US = 2.0**41
 """Microseconds below this, as a binary float, still keep every nanosecond: half a unit in the last
 place times 1,000, and the rounding of that product, make a quarter of one."""
-_MAX_US = 2**62 // 1000
 ALIASES = {
     "memcpy": COPY,
     "memset": MEMSET,
@@ -101,13 +100,9 @@ _NO_NUMBER = re.compile(rb"(?<=[\s:,\[])-?(?:nan|inf|infinity)(?=[\s,\]}])", re.
 _BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}])', re.DOTALL)
 
 
-def _codes() -> dict[str, int]:
-    number = {name: i for i, name in enumerate(CATEGORIES)}
-    number |= {alias: number[name] for alias, name in ALIASES.items()}
-    return number | {name.capitalize(): code for name, code in number.items()}
-
-
-CODES = _codes()
+CODES = {name: i for i, name in enumerate(CATEGORIES)}
+CODES |= {alias: CODES[name] for alias, name in ALIASES.items()}
+CODES |= {name.capitalize(): code for name, code in CODES.items()}
 """Category → its number, as any version writes it."""
 POINTING = np.isin(CATEGORIES, (*DEVICE, *HOST_CALLS))
 """By category: its records say which device, stream and launch they belong to."""
@@ -159,7 +154,7 @@ def read(path: Path, *, own: bool = False) -> Trace:
         TraceError: the file cannot be read, holds no events, or is no trace.
     """
     file, events = _File(path, blocks(path)), _Events(shapes={} if own else None)
-    records = sum(_decoded(file, events))
+    _decode(file, events)
     malformed = events.malformed
     if own and (file.cut or malformed):
         raise TraceError(f"{path}: {file.cut or f'{malformed} of its events cannot be read'}")
@@ -168,7 +163,8 @@ def read(path: Path, *, own: bool = False) -> Trace:
         unusable = events.invalid + malformed
         bad = f", {unusable} of them unusable" if unusable else ""
         raise TraceError(
-            f"{path}: none of its {records} events is one of a profiler's{bad}{why}; {ACCEPTED}"
+            f"{path}: none of its {events.records} events is one of a profiler's{bad}{why}; "
+            f"{ACCEPTED}"
         )
     devices = _devices(file.head) or _devices(file.tail)
     joined = {  # forgotten one by one as they are joined
@@ -179,7 +175,7 @@ def read(path: Path, *, own: bool = False) -> Trace:
         events=Events(tuple(events.names), **joined),
         resolution_ns=events.resolution_ns,
         invalid=events.invalid,
-        records=records,
+        records=events.records,
         malformed=malformed,
         cut=file.cut,
         device_names={
@@ -242,10 +238,11 @@ _TIMES = msgspec.json.Decoder(list[_Times])
 
 @dataclass(slots=True)
 class _Events:
-    """Events as columns; both methods append a piece and return how many events it has.
+    """Events as columns.
 
     Attributes:
         shapes: gets how each kernel was launched, unless it is None.
+        records: how many were decoded or could not be.
         names: name → its number in the columns.
         threads: (pid, tid) → likewise.
         parts: of each column.
@@ -255,6 +252,7 @@ class _Events:
     """
 
     shapes: dict[tuple[int, int, int], Shape] | None
+    records: int = 0
     names: dict[str, int] = field(default_factory=dict)
     threads: dict[Any, int] = field(default_factory=dict)
     parts: dict[str, list[Integers]] = field(default_factory=lambda: {c: [] for c in DTYPES})
@@ -262,49 +260,50 @@ class _Events:
     resolution_ns: int = 1000
     malformed: int = 0
 
-    def add_all(self, piece: bytes) -> int | None:
-        """Decode events with commas between them; None if that is not what the piece is."""
-        text = b"[" + piece + b"]"
-        try:
-            events: Sequence[_Event]
-            events = _TYPED.decode(text) if self.shapes is None else _OWN.decode(text)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return None
-        get = CODES.get
-        codes = [get(e.cat, -1) if e.ph == "X" else -1 for e in events]
+    def add_all(self, piece: bytes) -> bool:
+        """Append events with commas between them; return whether that is what the piece is."""
+        events = self._decoded(piece)
+        if events is None:
+            return False
+        self.records += len(events)
+        codes = [CODES.get(e.cat, -1) if e.ph == "X" else -1 for e in events]
         kept = [e for e, code in zip(events, codes, strict=True) if code >= 0]
         if not kept:
-            return len(events)
+            return True
         start = from_numbers([e.ts for e in kept])
         duration = from_numbers([e.dur for e in kept])
         if start is None or duration is None:
-            written = [t for t, c in zip(_TIMES.decode(text), codes, strict=True) if c >= 0]
+            times = zip(_TIMES.decode(b"[" + piece + b"]"), codes, strict=True)
+            written = [t for t, code in times if code >= 0]
             start = from_text([bytes(t.ts) or b"nan" for t in written])
             duration = from_text([bytes(t.dur) or b"nan" for t in written])
         good = start[1] & duration[1]
         self._add(kept, [c for c in codes if c >= 0], start[0], duration[0], good)
-        return len(events)
+        return True
 
-    def add_each(self, piece: bytes, spans: Sequence[tuple[int, int]]) -> int:
+    def add_each(self, piece: bytes, spans: Sequence[tuple[int, int]]) -> None:
         """Append those events that can be decoded; nothing but commas is to stand between them."""
-        upto = 0
+        upto, readable = 0, []
         for begin, end in (*spans, (len(piece), len(piece))):
             self.malformed += bool(piece[upto:begin].strip(BLANK + b","))
             upto = end
-        self._add_halves([piece[begin:end] for begin, end in spans])
-        return len(spans)
+        for begin, end in spans:
+            event = piece[begin:end]
+            if self._decoded(event) is None:
+                event = _NO_NUMBER.sub(b"null", event)
+                if self._decoded(event) is None:
+                    self.malformed += 1
+                    self.records += 1
+                    continue
+            readable.append(event)
+        self.add_all(b",".join(readable))
 
-    def _add_halves(self, events: Sequence[bytes]) -> None:
-        """Append those of events that can be decoded; half of them are tried, and of those half."""
-        if self.add_all(b",".join(events)) is not None:
-            return
-        if len(events) == 1:
-            known = _NO_NUMBER.sub(b"null", events[0])
-            self.malformed += known == events[0] or self.add_all(known) is None
-        else:
-            middle = len(events) // 2
-            self._add_halves(events[:middle])
-            self._add_halves(events[middle:])
+    def _decoded(self, piece: bytes) -> Sequence[_Event] | None:
+        text = b"[" + piece + b"]"
+        try:
+            return _TYPED.decode(text) if self.shapes is None else _OWN.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
 
     def _add(
         self, events: Sequence[_Event], codes: Sequence[int], start: Ns, duration: Ns, good: Mask
@@ -324,17 +323,18 @@ class _Events:
             for i in np.flatnonzero(code == CATEGORIES.index(KERNEL)).tolist():
                 if (shape := _shape(events[i].args)) is not None:
                     self.shapes[int(start[i]), int(device[i]), int(stream[i])] = shape
+        names, threads = self.names, self.threads
         columns = {
-            "name": _numbered(self.names, [e.name for e in events]),
+            "name": [names.setdefault(e.name, len(names)) for e in events],
             "category": code,
             "start_ns": start,
             "end_ns": start + duration,
-            "thread": _numbered(self.threads, [(e.pid, e.tid) for e in events]),
+            "thread": [threads.setdefault((e.pid, e.tid), len(threads)) for e in events],
             "device": device,
             "stream": stream,
             "correlation": correlation,
         }
-        keep = good & (np.abs(start) < LATEST_NS) & (duration >= 0) & (duration < LONGEST_NS)
+        keep = good & (duration >= 0) & (duration < LONGEST_NS)
         self.invalid += int((~keep).sum())
         whole = bool(keep.all())
         for column, dtype in DTYPES.items():
@@ -344,14 +344,6 @@ class _Events:
             (self.parts[c][-1] % self.resolution_ns).any() for c in ("start_ns", "end_ns")
         ):
             self.resolution_ns //= 10
-
-
-def _numbered(table: dict[Any, int], values: Sequence[Any]) -> list[int]:
-    """Return the numbers of values in a table; only where one is new is each of them entered."""
-    known = list(map(table.get, values))
-    if None in known:
-        return [table.setdefault(value, len(table)) for value in values]
-    return known  # type: ignore[return-value]  # None was looked for
 
 
 def index(value: Any) -> int:
@@ -428,8 +420,8 @@ class _File:
         self.data = b"".join(parts)
 
 
-def _decoded(file: _File, events: _Events) -> Iterator[int]:
-    """Append the events of one piece after the other; yield how many each has.
+def _decode(file: _File, events: _Events) -> None:
+    """Append the events of one piece after the other.
 
     Raises:
         TraceError: no list of events is in it, or one event is too long or too deep.
@@ -437,19 +429,14 @@ def _decoded(file: _File, events: _Events) -> Iterator[int]:
     _find_list(file)
     while True:
         border = _last_border(file.data)
-        if border is not None:
-            found = events.add_all(file.data[: border[0]])
-            if found is not None:
-                yield found
-                file.data = file.data[border[1] :]
-                file.grow()
-                continue
+        if border is not None and events.add_all(file.data[: border[0]]):
+            file.data = file.data[border[1] :]
+            file.grow()
+            continue
         spans, end, closed = _count(file)
-        if spans or closed:
-            piece = file.data[:end]
-            found = events.add_all(piece.rstrip()) if spans else None
-            yield events.add_each(piece, spans) if found is None else found
-        file.data = file.data[end:]
+        piece, file.data = file.data[:end], file.data[end:].lstrip(BLANK + b",")
+        if not (spans and events.add_all(piece)):
+            events.add_each(piece, spans)
         if closed:
             _finish(file)
             return
@@ -464,22 +451,19 @@ def _decoded(file: _File, events: _Events) -> Iterator[int]:
 
 def _find_list(file: _File) -> None:
     """Move to what follows the opening bracket of the list."""
-    file.grow()
-    file.data = file.data.lstrip(BLANK)
-    while not (found := _LIST.search(file.data)):
-        if file.data[:1] == b"[":
+    while True:
+        file.grow()
+        file.data = file.data.lstrip(BLANK)
+        if file.data[:1] == b"[":  # a bare list, whatever words stand inside it
             file.data = file.data[1:]
+            return
+        if found := _LIST.search(file.data):
+            file.head = file.data[: found.start()].rstrip(BLANK + b",") + b"}"
+            file.data = file.data[found.end() :]
             return
         if file.ended or len(file.data) > EVENT_LIMIT or file.data[:1] not in (b"{", b""):
             cut = f" ({file.cut})" if file.cut else ""
             raise TraceError(f"{file.path}: no list of traceEvents{cut}; {ACCEPTED}")
-        file.grow()
-        file.data = file.data.lstrip(BLANK)
-    if file.data[:1] == b"[":
-        file.data = file.data[1:]  # the word stands inside a bare list
-        return
-    file.head = file.data[: found.start()].rstrip(BLANK + b",") + b"}"
-    file.data = file.data[found.end() :]
 
 
 def _last_border(data: bytes) -> tuple[int, int] | None:
@@ -544,7 +528,7 @@ def from_numbers(values: Sequence[Any]) -> tuple[Ns, Mask] | None:
     """
     us = np.array(values)
     if us.dtype.kind == "i":
-        good = (us > -_MAX_US) & (us < _MAX_US)  # the least integer has no absolute value
+        good = (us > -LATEST_US) & (us < LATEST_US)  # the least integer has no absolute value
         return np.where(good, us, 0) * 1000, good
     if us.dtype.kind != "f" or (np.abs(us[np.isfinite(us)]) >= EXACT_BELOW_US).any():
         return None
@@ -560,5 +544,5 @@ def from_text(texts: Sequence[bytes]) -> tuple[Ns, Mask]:
 
 
 def _rounded(us: NDArray[np.floating[Any]]) -> tuple[Ns, Mask]:
-    good = np.isfinite(us) & (np.abs(us) < _MAX_US)
+    good = np.isfinite(us) & (np.abs(us) < LATEST_US)
     return np.rint(np.where(good, us, 0) * 1000).astype(np.int64), good
