@@ -92,7 +92,6 @@ def play(
         device_end_ns=as_ns(ends),
         stream=np.asarray(program.stream, dtype=np.int64),
         device=np.zeros(len(ends), dtype=np.int64),
-        is_graph=np.zeros(len(ends), dtype=np.bool_),
         is_kernel=np.ones(len(ends), dtype=np.bool_),
         waits_ns=np.asarray(waited, dtype=np.int64).reshape(-1, 2),
     )

@@ -23,7 +23,6 @@ def test_a_step_as_arrays_in_the_order_of_the_launches(tmp_path):
     assert step.device_end_ns.tolist() == [14_000, 17_500, 18_000]
     assert step.stream.tolist() == [7, 7, 8]
     assert step.is_kernel.tolist() == [True, True, False]
-    assert step.is_graph.tolist() == [False, False, False]
     assert step.waits_ns.tolist() == [[17_000, 19_000]]
 
 
@@ -40,7 +39,7 @@ def test_kernels_of_a_graph_share_a_launch(tmp_path):
     (step,) = line.steps()
     assert step.name == timeline.WHOLE
     assert step.launch_start_ns.tolist() == [0, 0, 11]
-    assert step.is_graph.tolist() == [True, True, False]
+    assert line.is_graph.tolist() == [True, False]
 
 
 def test_a_runtime_call_and_the_driver_call_inside_it_are_one_launch(tmp_path):
@@ -54,7 +53,7 @@ def test_a_runtime_call_and_the_driver_call_inside_it_are_one_launch(tmp_path):
     )
     assert line.calls.start_ns.tolist() == [0, 20, 40]
     assert line.is_launch.tolist() == [True, True, True]
-    assert line.idle_calls == 0
+    assert line.lost.sum() == 0
 
 
 def test_launches_without_records_and_records_without_launches(tmp_path):
@@ -66,7 +65,7 @@ def test_launches_without_records_and_records_without_launches(tmp_path):
         cases.kernel(11, 15, 5),
         cases.kernel(16, 18, 99),
     )
-    assert line.idle_calls == 1
+    assert line.lost.sum() == 1
     assert line.call.tolist() == [0, -1]
 
 
@@ -165,5 +164,5 @@ def test_amd_calls_launch_replay_and_wait(tmp_path):
     )
     assert line.is_launch.tolist() == [True, True, False]
     (step,) = line.steps()
-    assert step.is_graph.tolist() == [False, True, True, False]
+    assert line.is_graph.tolist() == [False, True, False]
     assert step.waits_ns.tolist() == [[20, 60]]

@@ -77,6 +77,16 @@ def union_within_ns(
     return length_before(we) - length_before(ws)
 
 
+def owners(starts: Ns, ends: Ns, times: Ns) -> Ns:
+    """Return in which interval each moment lies, -1 for none.
+
+    Starts are ascending, and no interval overlaps another.
+    """
+    at = np.searchsorted(starts, times, side="right") - 1
+    ends = np.append(ends, np.iinfo(np.int64).min)  # at -1, where it has begun in none
+    return np.where(times < ends[at], at, -1)
+
+
 def overlaps(
     starts: Ns, ends: Ns, other_starts: Ns, other_ends: Ns
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], Ns, Ns]:
@@ -95,10 +105,7 @@ def overlaps(
     high = np.maximum(np.searchsorted(other_starts, ends, side="left"), low)
     count = high - low
     mine = np.repeat(np.arange(len(starts)), count)
-    first = (
-        np.repeat(low - np.concatenate(([0], np.cumsum(count)[:-1])), count) if len(low) else low
-    )
-    theirs = np.arange(len(mine)) + first
+    theirs = np.arange(len(mine)) + np.repeat(low + count - np.cumsum(count), count)
     s = np.maximum(starts[mine], other_starts[theirs])
     e = np.minimum(ends[mine], other_ends[theirs])
     filled = e > s

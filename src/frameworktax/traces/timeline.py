@@ -16,7 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ from frameworktax.traces.events import (
     Events,
     Trace,
 )
-from frameworktax.traces.intervals import merge, union_within_ns
+from frameworktax.traces.intervals import merge, owners, union_within_ns
 
 Ns = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -78,9 +77,7 @@ class Windows:
 
     def of(self, times: Ns) -> Ns:
         """Return in which window each moment lies, -1 for none."""
-        at = np.searchsorted(self.begin_ns, times, side="right") - 1
-        # maximum: an index for those at -1, whose value is not taken
-        return np.where((at >= 0) & (times < self.end_ns[np.maximum(at, 0)]), at, -1)
+        return owners(self.begin_ns, self.end_ns, times)
 
 
 def _marks(events: Events, launched_ns: Ns, asked: re.Pattern[str] | None) -> Events:
@@ -233,7 +230,6 @@ class Step:
         device_end_ns: likewise.
         stream: on which it ran, -1 where unknown.
         device: on which it ran, -1 where unknown.
-        is_graph: launched by the launch of a whole graph.
         is_kernel: a kernel; a copy or memset otherwise.
         waits_ns: when the host was in a synchronise, begin and end, shape (waits, 2), in order.
     """
@@ -247,8 +243,7 @@ class Step:
     device_end_ns: Ns
     stream: Ns
     device: Ns
-    is_graph: NDArray[np.bool_]
-    is_kernel: NDArray[np.bool_]
+    is_kernel: Mask
     waits_ns: Ns
 
     def __len__(self) -> int:
@@ -318,11 +313,6 @@ class Timeline:
         used = np.zeros(len(self.calls), bool)
         used[self.call[self.call >= 0]] = True
         return np.asarray(self.is_launch & ~used)
-
-    @cached_property
-    def idle_calls(self) -> int:
-        """Return how many launches of kernels or graphs have no record on any device."""
-        return int(self.lost.sum())
 
     @cached_property
     def lag_ns(self) -> Ns:
@@ -403,13 +393,8 @@ class Timeline:
         """Return the steps as arrays."""
         start = self.launch_start_ns
         by = np.lexsort((self.work.start_ns, np.where(start >= 0, start, self.work.start_ns)))
-        graph = np.zeros(len(self.work), bool)
-        known = self.call >= 0
-        graph[known] = self.is_graph[self.call[known]]
-        of = self.step_of[by]
-        grouped = np.argsort(of, kind="stable")
-        borders = np.searchsorted(of[grouped], np.arange(len(self.windows.names) + 1))
-        rows = [by[grouped[a:b]] for a, b in pairwise(borders.tolist())]
+        places = dict(groups(self.step_of[by]))
+        rows = [by[places.get(n, by[:0])] for n in range(len(self.windows.names))]
         waits = self._waits()
         in_step = self.windows.of(waits[:, 0])
         return [
@@ -423,7 +408,6 @@ class Timeline:
                 device_end_ns=self.work.end_ns[rows[n]],
                 stream=self.work.stream[rows[n]],
                 device=self.work.device[rows[n]],
-                is_graph=graph[rows[n]],
                 is_kernel=self.is_kernel[rows[n]],
                 waits_ns=waits[in_step == n],
             )
@@ -461,32 +445,30 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
         UsageError: no annotation matches ``step``.
     """
     events = trace.events
-    work, duplicates = _distinct(events.of("kernel", "gpu_memcpy", "gpu_memset"))
+    work, duplicates = _distinct(trace.device())
     calls, is_launch = _launching(events, work)
     call = find(calls.correlation, work.correlation)
     start = taken(calls.start_ns, call)
     shift: dict[int, int] = {}
-    if len(work):
-        moved = np.zeros(len(work), np.int64)
-        for device in np.unique(work.device).tolist():
-            chosen = (work.device == device) & (call >= 0)
-            early = int((start[chosen] - work.start_ns[chosen]).max(initial=0))
-            if early > trace.resolution_ns:
-                shift[device] = early
-                moved[work.device == device] = early
-        if shift:
-            work = replace(work, start_ns=work.start_ns + moved, end_ns=work.end_ns + moved)
-            by = np.argsort(work.start_ns, kind="stable")
-            work, call = work.take(by), call[by]
+    moved = np.zeros(len(work), np.int64)
+    for device in np.unique(work.device).tolist():
+        chosen = (work.device == device) & (call >= 0)
+        early = int((start[chosen] - work.start_ns[chosen]).max(initial=0))
+        if early > trace.resolution_ns:
+            shift[device] = early
+            moved[work.device == device] = early
+    if shift:
+        work = replace(work, start_ns=work.start_ns + moved, end_ns=work.end_ns + moved)
+        by = np.argsort(work.start_ns, kind="stable")
+        work, call = work.take(by), call[by]
     count = np.bincount(call[call >= 0], minlength=len(calls))
-    graph = calls.named(*GRAPH_LAUNCHES) if len(calls) else np.zeros(0, bool)
     return Timeline(
         trace=trace,
         work=work,
         call=call,
         calls=calls,
         is_launch=is_launch,
-        is_graph=graph | (count > 1),
+        is_graph=calls.named(*GRAPH_LAUNCHES) | (count > 1),
         windows=windows(events, work, np.sort(taken(calls.start_ns, call)[call >= 0]), step),
         duplicates=duplicates,
         shift_ns=shift,
@@ -497,7 +479,7 @@ def taken(values: Ns, at: Ns) -> Ns:
     """Return the values at these places, -1 where the place is -1."""
     if not len(values):
         return np.full(len(at), -1, np.int64)
-    return np.where(at >= 0, values[np.maximum(at, 0)], -1)  # as in ``Windows.of``
+    return np.where(at >= 0, values[at], -1)
 
 
 def _distinct(work: Events) -> tuple[Events, int]:
@@ -528,10 +510,7 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     calls, kernels = calls.take(by), kernels[by]
     first = np.ones(len(calls), bool)
     first[1:] = (calls.correlation[1:] != calls.correlation[:-1]) | (calls.correlation[1:] <= 0)
-    group = np.cumsum(first) - 1
-    launched = np.zeros(int(first.sum()), bool)
-    np.logical_or.at(launched, group, kernels)
-    return calls.where(first), launched
+    return calls.where(first), np.logical_or.reduceat(kernels, np.flatnonzero(first))
 
 
 def find(sorted_values: Ns, wanted: Ns) -> Ns:

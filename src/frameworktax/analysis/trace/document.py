@@ -381,7 +381,7 @@ def _of_devices(timeline: Timeline) -> list[tuple[str, object]]:
             ("clocks-skewed", f"{device} stamps kernels up to {ns} ns")
             for device, ns in timeline.shift_ns.items()
         ),
-        ("launches-without-kernels", timeline.idle_calls),
+        ("launches-without-kernels", int(timeline.lost.sum())),
         ("kernels-without-launch", int(((timeline.call < 0) & timeline.is_kernel).sum())),
         ("steps-without-device", f"{empty} of {steps}" if empty else ""),
         ("records-outside-steps", int((timeline.step_of < 0).sum())),
