@@ -24,7 +24,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
 from pathlib import Path
@@ -132,7 +132,7 @@ class ModuleClock:
 
     def modules(self) -> tuple[dict[str, Any], ...]:
         """Return the modules as the fields of ``records.Module``, by index."""
-        calls = self._replayed()[1]
+        calls = replayed(self.events[1::2])[1]
         return tuple(
             {"path": path, "calls": calls[index], **_source(module)}
             for index, (path, module, _) in enumerate(self._found)
@@ -140,25 +140,29 @@ class ModuleClock:
 
     def innermost(self, times: Sequence[int]) -> list[int]:
         """Return the index of the module that each time fell in, ``OUTSIDE`` for none."""
-        state = self._replayed()[0]
+        state = replayed(self.events[1::2])[0]
         begins = np.array(self.events[::2], np.int64)
         return [state[at] for at in np.searchsorted(begins, np.array(times, np.int64), "right")]
 
-    def _replayed(self) -> tuple[list[int], Counter[int]]:
-        """Return the innermost module before and after each event, and calls by index.
 
-        A module's method that calls another of its own is one call.
-        """
-        stack, state = [OUTSIDE], [OUTSIDE]
-        calls: Counter[int] = Counter()
-        for index in self.events[1::2]:
-            if index >= 0:
-                calls[index] += index != stack[-1]
-                stack.append(index)
-            elif len(stack) > 1:
-                stack.pop()
-            state.append(stack[-1])
-        return state, calls
+def replayed(entered: Iterable[int]) -> tuple[list[int], Counter[int]]:
+    """Return the innermost module before and after each event, and calls by index.
+
+    A module's method that calls another of its own is one call.
+
+    Args:
+        entered: index of a module, or ``OUTSIDE`` where one is left.
+    """
+    stack, state = [OUTSIDE], [OUTSIDE]
+    calls: Counter[int] = Counter()
+    for index in entered:
+        if index >= 0:
+            calls[index] += index != stack[-1]
+            stack.append(index)
+        elif len(stack) > 1:
+            stack.pop()
+        state.append(stack[-1])
+    return state, calls
 
 
 def _walk(path: str, module: Any, seen: set[int]) -> Iterator[tuple[str, Any, str]]:

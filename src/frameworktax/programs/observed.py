@@ -7,8 +7,10 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from timeit import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ from frameworktax.analysis.bill import from_samples
 from frameworktax.analysis.estimates import duration, percent
 from frameworktax.analysis.places import layers
 from frameworktax.attribution.buckets import classify, is_judged, itemise
-from frameworktax.attribution.layers import short_path
+from frameworktax.attribution.layers import OUTSIDE, replayed, short_path
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
 from frameworktax.block import LEAST
@@ -26,7 +28,6 @@ from frameworktax.programs.calls import (
     COUNTED,
     COUNTED_WORDS,
     DETAILED,
-    HEAD,
     Recorder,
     module_call,
 )
@@ -34,6 +35,8 @@ from frameworktax.programs.document import Kind, Part, Section
 from frameworktax.programs.launch import Ended
 from frameworktax.records import Estimate, Module, Note, Places
 from frameworktax.stats import mean_interval
+from frameworktax.traces.intervals import merge, owners, union_ns, union_within_ns
+from frameworktax.traces.timeline import groups
 
 STRETCHES = 20
 """Consecutive calls make so many values at most: neighbours are not independent."""
@@ -96,6 +99,9 @@ def measure_cost(folder: Path) -> tuple[float, float]:
     From empty modules; ``folder`` takes what they note.
     """
 
+    def time_ns(call: Callable[[], None]) -> float:
+        return min(repeat(call, timer=time.thread_time_ns, number=TRIALS)) / TRIALS
+
     class Module:
         def __init__(self, inner: Module | None = None) -> None:
             self.inner = inner
@@ -107,15 +113,6 @@ def measure_cost(folder: Path) -> tuple[float, float]:
 
         def parameters(self) -> Iterator[Any]:
             return iter(())
-
-    def time_ns(call: Callable[[], None]) -> float:
-        rounds = []
-        for _ in range(5):
-            begin = time.thread_time_ns()
-            for _ in range(TRIALS):
-                call()
-            rounds.append((time.thread_time_ns() - begin) / TRIALS)
-        return min(rounds)
 
     outer = Module()
     nest = Module(outer)
@@ -136,19 +133,15 @@ def samples_of(ended: Ended) -> dict[tuple[int, int], Samples]:
     pids, tids = np.array(seen.pid, np.int64), np.array(seen.tid, np.int64)
     addresses, times = np.array(seen.address, np.uint64), np.array(seen.time_ns, np.int64)
     found: dict[tuple[int, int], Samples] = {}
-    for pid in np.unique(pids):
-        of_process = np.flatnonzero(pids == pid)
+    for pid, of_process in groups(pids):
+        of_process = of_process[np.argsort(times[of_process], kind="stable")]
         distinct, index = np.unique(addresses[of_process], return_inverse=True)
-        resolver = Resolver(maps.get(int(pid), ""), judged=is_judged)
+        resolver = Resolver(maps.get(pid, ""), judged=is_judged)
         where = resolver.resolve(int(address) for address in distinct if address)
         leaves = [where[int(a)] if a else Leaf(KERNEL, "") for a in distinct]
-        for tid in np.unique(tids[of_process]):
-            own = tids[of_process] == tid
-            of_thread = Samples(
-                times[of_process][own], index[own], leaves, ended.period_ns, ended.sees_kernel
-            )
-            order = np.argsort(of_thread.time_ns, kind="stable")
-            found[int(pid), int(tid)] = of_thread.only(order)
+        every = Samples(times[of_process], index, leaves, ended.period_ns, ended.sees_kernel)
+        for tid, own in groups(tids[of_process]):
+            found[pid, tid] = every.only(own)
     return found
 
 
@@ -260,9 +253,12 @@ class _Thread:
     def section(self, others: Sequence[Samples], skip_first: int, only: Any) -> Section:
         rows = self.rows
         is_open = np.array([self.process.roots[int(r)]["kind"] in OPEN for r in rows[:, 2]], bool)
+        begins, ends, _ = rows.T
         # Calls inside an open one are calls of their own: their time is taken from it.
-        wall = rows[:, 1] - rows[:, 0]
-        wall[is_open] -= _inside(rows[is_open], rows[~is_open])
+        wall = ends - begins
+        wall[is_open] -= union_within_ns(
+            begins[~is_open], ends[~is_open], begins[is_open], ends[is_open]
+        )
         sampled = _calls_at(rows, is_open, self.samples.time_ns)
         names = self._names()
         wall_ns, begin_ns = self._span()
@@ -295,9 +291,8 @@ class _Thread:
         beside = (sampled < 0) & (at_ns >= begin_ns) & (at_ns <= begin_ns + wall_ns)
         known_ns = None
         if len(counted):
-            unclear = _merged(counted)
-            beside &= _owner(unclear, at_ns) < 0
-            known_ns = wall_ns - int(np.diff(_merged(np.concatenate((rows[:, :2], counted)))).sum())
+            beside &= owners(*merge(*counted.T), at_ns) < 0
+            known_ns = wall_ns - union_ns(*np.concatenate((rows[:, :2], counted)).T)
         seen = self.ended.samples
         name = self.process.names.get(self.tid) or (seen.names.get(self.tid, "") if seen else "")
         process = "" if self.process.name == "MainProcess" else self.process.name
@@ -461,37 +456,10 @@ def _calls_at(rows: np.ndarray, is_open: np.ndarray, times: np.ndarray) -> np.nd
     One in a call inside an open one belongs to the inner call.
     """
     found = np.full(len(times), -1)
-    for chosen in (is_open, ~is_open):
-        owner = _owner(rows[chosen], times)
-        found[owner >= 0] = np.flatnonzero(chosen)[owner[owner >= 0]]
+    for chosen in map(np.flatnonzero, (is_open, ~is_open)):
+        owner = owners(rows[chosen, 0], rows[chosen, 1], times)
+        found[owner >= 0] = chosen[owner[owner >= 0]]
     return found
-
-
-def _owner(rows: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return for each time the index of the row that it falls in, −1 for none.
-
-    Rows are in the order of their begins and do not overlap.
-    """
-    if not len(rows):
-        return np.full(len(times), -1)
-    at = np.searchsorted(rows[:, 0], times, "right") - 1
-    return np.where((at >= 0) & (times < rows[at, 1]), at, -1)
-
-
-def _inside(opened: np.ndarray, closed: np.ndarray) -> np.ndarray:
-    """Return for each open row the time of the closed rows inside it."""
-    ends = np.concatenate(([0], np.cumsum(closed[:, 1] - closed[:, 0])))
-    first = np.searchsorted(closed[:, 0], opened[:, 0])
-    last = np.searchsorted(closed[:, 0], opened[:, 1])
-    return ends[last] - ends[first]
-
-
-def _merged(spans: np.ndarray) -> np.ndarray:
-    """Return spans of time (begin, end), those that overlap as one, in the order of time."""
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(spans[:, 1])
-    first = np.flatnonzero(np.append(True, spans[1:, 0] > ends[:-1]))
-    return np.column_stack((spans[first, 0], ends[np.append(first[1:], len(spans)) - 1]))
 
 
 # --- calls without a row --------------------------------------------------------------------------
@@ -631,20 +599,15 @@ def _places(
     if not (details and modules):
         return None
     ordered = sorted(details, key=lambda d: d.begin_ns)
-    begins = np.array([d.begin_ns for d in ordered], np.int64)
+    notes = np.concatenate([(d.begin_ns, 0, *d.notes, d.end_ns, OUTSIDE) for d in ordered])
+    entered = notes[1::2]
+    calls = np.bincount(entered[entered >= 0], minlength=len(modules))
+    inside = np.array(replayed(entered.tolist())[0])
+    module = inside[np.searchsorted(notes[::2], samples.time_ns, "right")]
     ticks: list[Counter[tuple[int, str, str]]] = [Counter() for _ in run.stretches]
-    calls = np.zeros(len(modules), np.int64)
-    calls[0] = len(ordered)
-    for detail in ordered:
-        entered = detail.notes[1::2]
-        calls += np.bincount(entered[entered >= 0], minlength=len(modules))
-    at = np.searchsorted(begins, samples.time_ns, "right") - 1
-    for index, (number, leaf) in enumerate(zip(at, samples.leaf, strict=True)):
-        if number < 0 or samples.time_ns[index] >= ordered[number].end_ns:
-            continue
-        module = _innermost(ordered[number].notes, int(samples.time_ns[index]))
-        bucket = classify(samples.leaves[leaf])[0]
-        ticks[stretch_of[index]][module, "", bucket] += 1
+    for index in np.flatnonzero(module != OUTSIDE):
+        bucket = classify(samples.leaves[samples.leaf[index]])[0]
+        ticks[stretch_of[index]][int(module[index]), "", bucket] += 1
     if not any(ticks):
         return None
     return Places(
@@ -652,7 +615,7 @@ def _places(
         point="",
         process=0,
         method="module",
-        calls=len(ordered),
+        calls=len(details),
         latency_ns=run.latency_ns,
         period_ns=run.period_ns,
         modules=tuple(
@@ -671,17 +634,6 @@ def _places(
     )
 
 
-def _innermost(notes: np.ndarray, time_ns: int) -> int:
-    """Return the module that was entered last before a time and not left; 0 is the outermost."""
-    stack = [0]
-    for index in notes[1 : 2 * int(np.searchsorted(notes[::2], time_ns, "right")) : 2]:
-        if index >= 0:
-            stack.append(int(index))
-        elif len(stack) > 1:
-            stack.pop()
-    return stack[-1]
-
-
 def _unknown(
     about: Mapping[str, Any],
     calls: np.ndarray,
@@ -694,7 +646,8 @@ def _unknown(
         return (
             f"its kernels run on {about['device']}; frameworktax explain shows a profiler's trace"
         )
-    helped = sum(int((_owner(calls, one.kernels().time_ns) >= 0).sum()) for one in others)
+    begins, ends, _ = calls.T
+    helped = sum(int((owners(begins, ends, one.kernels().time_ns) >= 0).sum()) for one in others)
     if helped > HELPED * len(samples.time_ns):
         return (
             "other threads compute for it, and waiting for them is no tax: at most "
@@ -824,37 +777,33 @@ def read_notes(folder: Path) -> list[ProcessNotes]:
 
 def _read(folder: Path, pid: int) -> ProcessNotes:
     found = ProcessNotes(pid)
-    names = folder / f"{pid}.names"
-    if names.exists():
-        for line in names.read_text(encoding="utf-8").splitlines():
-            try:
-                _name(found, json.loads(line))
-            except ValueError:  # cut off
-                continue
-    path = folder / f"{pid}.calls"
+    names, path = folder / f"{pid}.names", folder / f"{pid}.calls"
+    for line in names.read_text(encoding="utf-8").splitlines() if names.exists() else ():
+        with suppress(ValueError):  # cut off
+            _name(found, json.loads(line))
     if not path.exists():
         return found
     rows: dict[int, list[np.ndarray]] = defaultdict(list)
-    for kind, tid, words in _chunks(np.fromfile(path, np.int64)):
+    for (kind, tid), words in _parts(np.fromfile(path, np.int64), 2):
         thread = found.threads.setdefault(tid, ThreadNotes())
         if kind == DETAILED:
-            thread.details += _details(words)
-            continue
-        if kind == COUNTED:
+            thread.details += [Detail(*head, notes) for head, notes in _parts(words, 5)]
+        elif kind == COUNTED:
             thread.counted = np.concatenate((thread.counted, _counted(words)))
-            continue
-        triples = words[: len(words) // 3 * 3].reshape(-1, 3)
-        rows[tid].append(triples[triples[:, 2] > 0])
+        else:
+            triples = words[: len(words) // 3 * 3].reshape(-1, 3)
+            rows[tid].append(triples[triples[:, 2] > 0])
     for tid, parts in rows.items():
         found.threads[tid].rows = np.concatenate(parts)
     return found
 
 
-def _chunks(words: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+def _parts(words: np.ndarray, size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Yield head, of a size, and content of parts that begin with their length; 0 ends them."""
     at = 0
     while at < len(words) and words[at] > 0:
         end = at + int(words[at])
-        yield int(words[at + 1]), int(words[at + 2]), words[at + HEAD : end]
+        yield words[at + 1 : at + 1 + size].tolist(), words[at + 1 + size : end]
         at = end
 
 
@@ -870,15 +819,6 @@ def _counted(words: np.ndarray) -> np.ndarray:
     last = begin + (expected - begin) * count // planned
     until = np.where(end, np.minimum(end, longest), last)
     return np.column_stack((begin, until, root, count)).compress(count > 0, axis=0)
-
-
-def _details(words: np.ndarray) -> Iterator[Detail]:
-    at = 0
-    while at < len(words) and words[at] > 0:
-        end = at + int(words[at])
-        root, begin, here, cpu, queued = map(int, words[at + 1 : at + 6])
-        yield Detail(root, begin, here, cpu, queued, words[at + 6 : end])
-        at = end
 
 
 def _name(found: ProcessNotes, known: dict[str, Any]) -> None:
