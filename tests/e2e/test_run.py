@@ -56,6 +56,9 @@ if __name__ == "__main__":
             os._exit(0)
         os.wait()
         subprocess.run([sys.executable, __file__, "end"], stdout=subprocess.DEVNULL)
+    if how == "exec":
+        code = "from program import work; work(30)"
+        os.execv(sys.executable, [sys.executable, "-c", code])
     if how == "raise":
         raise ValueError("no")
     if how == "os._exit":
@@ -99,6 +102,7 @@ def calls_in(program):
     ("how", "calls"),
     [
         ("children", [[20], [30], [40], [100], [100]]),
+        ("exec", [[30]]),  # of what the process became
         ("raise", [[100]]),
         ("os._exit", [[100]]),
         ("SIGINT", [[100]]),

@@ -397,6 +397,33 @@ def test_a_program_goes_on_without_room_for_notes(watched, monkeypatch):
     assert found.full == "[Errno 28] no room" and not found.threads
 
 
+def test_a_program_goes_on_where_no_file_can_be_made(watched, monkeypatch):
+    torch, clock, _ = watched
+    net = timed(torch, clock, 1)
+    monkeypatch.setattr(os, "open", _no_room)
+    begin = clock()
+    for _ in range(20):
+        net()
+    assert clock() - begin == 20 * MS
+
+
+def test_calls_of_which_nothing_could_be_written_but_their_times_are_left_out_and_said(
+    watched, tmp_path
+):
+    torch, clock, read = watched
+    net, other = timed(torch, clock, 1), timed(torch, clock, 1)
+    net()
+    other()
+    (names,) = tmp_path.glob("*.names")
+    assert read().full is None
+    lines = names.read_text().splitlines()
+    names.write_text("\n".join(line for line in lines if '"root": 2' not in line))
+    found = read()
+    assert found.full
+    (section,) = program_of(found, {})
+    assert [kind.calls for kind in section.kinds] == [1]
+
+
 def _no_room(*_):
     raise OSError(28, "no room")
 

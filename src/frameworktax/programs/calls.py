@@ -29,21 +29,7 @@ from _random import Random
 from _thread import _local, allocate_lock, get_ident, get_native_id
 from array import array
 from importlib.machinery import PathFinder
-
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # Linux alone counts for a thread, and has a queue to read
-
-    def waits() -> int:
-        """Return −1: how often a thread waited is not known here."""
-        return -1
-
-else:
-
-    def waits() -> int:
-        """Return how often this thread gave its processor up to wait; −1 if not known."""
-        return getrusage(RUSAGE_THREAD).ru_nvcsw
-
+from resource import RUSAGE_THREAD, getrusage
 
 TYPE_CHECKING = False  # typing takes 5 ms to import
 if TYPE_CHECKING:
@@ -80,10 +66,6 @@ MOST_BYTES, MOST_INPUTS = 1 << 26, 64
 OWN = __file__.rpartition("/programs/")[0]
 
 
-class Full(Exception):  # noqa: N818 - not an error: the program goes on without notes
-    """No more can be noted."""
-
-
 class Recorder:
     """Everything that one process notes."""
 
@@ -111,56 +93,63 @@ class Recorder:
         self.latest[0], self.inside[0] = None, False
         self.roots.clear()
         self.count = self.words = 0
-        self.file = self.names = self.values = -1
+        self.files: dict[str, int] = {}
         self.kept: set[tuple[int, str]] = set()
         self.kept_bytes = 0
         self.full = False
 
     # --- files ---
 
-    def chunk(self, kind: int, words: int = CHUNK_WORDS) -> memoryview:
-        """Return new room for notes of this thread; raises Full where there is none."""
+    def open(self, kind: str) -> int:
+        """Return the descriptor of a file of this process: its calls, names or values."""
+        if kind not in self.files:
+            path = f"{self.folder}/{self.pid}.{kind}"
+            if os.path.exists(path):  # of the program that this process was before an exec
+                os.unlink(path)
+            self.files[kind] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self.files[kind]
+
+    def chunk(self, kind: int, words: int) -> memoryview:
+        """Return new room for so many words of this thread at least.
+
+        Where the file has none it is in memory, and what is noted there is lost.
+        """
         page = mmap.PAGESIZE // 8
-        words = -(-words // page) * page
+        words = -(-max(words, CHUNK_WORDS) // page) * page
+        room: Any
         with self.lock:
-            if self.file < 0:
-                path = f"{self.folder}/{self.pid}.calls"
-                self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             offset = 8 * self.words
             try:
                 if self.words + words > MOST_WORDS:
                     raise OSError("more calls than are noted of one process")
-                os.posix_fallocate(self.file, offset, 8 * words)  # a full disk is found here
-                room = mmap.mmap(self.file, 8 * words, offset=offset)
+                file = self.open("calls")
+                os.posix_fallocate(file, offset, 8 * words)  # a full disk is found here
+                room = mmap.mmap(file, 8 * words, offset=offset)
+                self.words += words
             except OSError as error:
+                room = bytearray(8 * words)
                 if not self.full:
                     self.full = True
                     self.say({"full": str(error)})
-                raise Full from error
-            self.words += words
         found = memoryview(room).cast("q")
         found[1], found[2] = kind, get_native_id()
         found[0] = words
         return found
 
     def say(self, known: dict[str, Any]) -> None:
-        """Write a line of what words are needed for."""
+        """Write a line of what words are needed for; none where that is not possible."""
         import json
+        from contextlib import suppress
 
-        if self.names < 0:
-            path = f"{self.folder}/{self.pid}.names"
-            self.names = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.write(self.names, (json.dumps(known) + "\n").encode())
+        with suppress(OSError):  # a full disk, too many open files: the program goes on
+            os.write(self.open("names"), (json.dumps(known) + "\n").encode())
 
     # --- calls ---
 
     def thread(self) -> Thread:
-        """Return what the calling thread notes with."""
+        """Return what the calling thread notes with from here on."""
         tid = get_ident()
-        found = self.threads.get(tid)
-        if found is not None:
-            return found
-        made = self.threads[tid] = Thread(self, tid)
+        made = self.threads[tid] = Thread(self)
         self.local.leaving = Leaving(self.threads, tid)
         threading = sys.modules.get("threading")
         name = threading.current_thread().name if threading else ""
@@ -233,15 +222,11 @@ class Recorder:
         import ctypes
 
         plain = value.detach().cpu().contiguous()
-        if self.values < 0:
-            path = f"{self.folder}/{self.pid}.values"
-            self.values = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         data = ctypes.string_at(plain.data_ptr(), size) if size else b""
         try:
-            written = os.write(self.values, data)
+            written = os.pwrite(self.open("values"), data, self.kept_bytes)
         except OSError:  # a full disk
             written = 0
-        os.lseek(self.values, self.kept_bytes + size, os.SEEK_SET)
         at, self.kept_bytes = self.kept_bytes, self.kept_bytes + size
         return {"kept": [self.pid, at, size]} if written == size else {"left_out": size}
 
@@ -305,12 +290,11 @@ class Thread:
     noted in one that is noted in detail.
     """
 
-    def __init__(self, recorder: Recorder, tid: int) -> None:
-        self.recorder, self.tid, self.pid = recorder, tid, recorder.pid
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.pid = recorder, recorder.pid
         self.state: tuple[dict[int, int], list[int]] | bool | None = None
         self.calls: dict[Any, Calls] = {}
-        self.rows = self.details = self.counts = memoryview(b"")
-        self.at = self.detail_at = self.count_at = 0
+        self.rooms: dict[int, tuple[memoryview, int]] = {}
         self.schedstat = -1
         self.stretch: list[Calls] = []
         self.since = self.noted = 0
@@ -364,6 +348,14 @@ class Thread:
         if self.schedstat >= 0:
             os.close(self.schedstat)
 
+    def room(self, kind: int, words: int) -> tuple[memoryview, int]:
+        """Return where so many further words of a kind go."""
+        found, at = self.rooms.get(kind) or (memoryview(b""), 0)
+        if at + words > len(found):
+            found, at = self.recorder.chunk(kind, HEAD + words), HEAD
+        self.rooms[kind] = found, at + words
+        return found, at
+
     def note(self, begin: int, end: int, calls: Calls) -> None:
         """Keep a call; in a child that was forked in it, it is the parent's to keep."""
         if self.pid != self.recorder.pid:
@@ -373,17 +365,10 @@ class Thread:
             calls.at = 0
         root = calls.root
         root.owed += DETAIL * (end - begin) * calls.stands_for
-        at, rows = self.at, self.rows
-        if at + 3 > len(rows):
-            try:
-                rows = self.rows = self.recorder.chunk(LIGHT)
-            except Full:
-                return
-            at = HEAD
+        rows, at = self.room(LIGHT, 3)
         rows[at] = begin
         rows[at + 1] = end
         rows[at + 2] = root.index  # last: a row without it is none
-        self.at = at + 3
         if self.state is True:
             return
         if not calls.noted:
@@ -414,34 +399,20 @@ class Thread:
 
     def count_only(self, calls: Calls, count: int, begin: int, end: int) -> None:
         """Let the next calls be counted; ``end`` is when the last of them is expected to end."""
-        if self.count_at + COUNTED_WORDS > len(self.counts):
-            try:
-                self.counts = self.recorder.chunk(COUNTED)
-            except Full:
-                return
-            self.count_at = HEAD
-        room, at = self.counts, self.count_at
-        for word in (begin, end, count, count, 0, calls.root.index):  # the root last, as of a row
-            room[at] = word
-            at += 1
-        calls.room, calls.at, calls.left = room, self.count_at, count
-        calls.file, calls.byte = room.obj, 8 * (calls.at + LEFT) + LOW_BYTE
-        self.count_at = at
+        room, at = self.room(COUNTED, COUNTED_WORDS)
+        words = begin, end, count, count, 0, calls.root.index
+        for number, word in enumerate(words, at):  # the root last, as of a row
+            room[number] = word
+        calls.room, calls.at, calls.left = room, at, count
+        calls.file, calls.byte = room.obj, 8 * (at + LEFT) + LOW_BYTE
 
     def note_detail(self, head: tuple[int, ...], notes: list[int]) -> None:
         """Keep what else is known of a call."""
         words = array("q", (*head, *notes))
         size = 1 + len(words)
-        if self.detail_at + size > len(self.details):
-            try:
-                self.details = self.recorder.chunk(DETAILED, max(CHUNK_WORDS, HEAD + size))
-            except Full:
-                return
-            self.detail_at = HEAD
-        at = self.detail_at
-        self.details[at + 1 : at + size] = words
-        self.details[at] = size
-        self.detail_at = at + size
+        room, at = self.room(DETAILED, size)
+        room[at + 1 : at + size] = words
+        room[at] = size  # last: a part without it is none
 
     def begin_detail(self, root: Root) -> tuple[Any, ...]:
         """Begin a call that is noted in detail; what is returned is for ``end_detail``."""
@@ -451,7 +422,7 @@ class Thread:
         self.enter((root.inside, notes))
         # The same order at both ends: what lies between two readings is then in none of the three.
         # Others get the processor as a system call returns, which is after its number is read.
-        waited = waits()
+        waited = getrusage(RUSAGE_THREAD).ru_nvcsw
         begin = now()
         queued = self.queued()
         return before, notes, waited, begin, queued, time.thread_time_ns()
@@ -462,7 +433,7 @@ class Thread:
         before, notes, waited, begin, queued, cpu = begun
         queued = -1 if queued < 0 else self.queued() - queued
         cpu = time.thread_time_ns() - cpu
-        if waited == waits() and end - begin - cpu > queued >= 0:
+        if waited == getrusage(RUSAGE_THREAD).ru_nvcsw and end - begin - cpu > queued >= 0:
             queued = end - begin - cpu  # others had the processor: see ``clock.others_ns``
         self.enter(before)
         calls.root.cost = BASE_NS + MODULE_NS * len(notes) // 4
@@ -491,11 +462,7 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
     autograd = torch.autograd
     for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
         function = getattr(autograd, name)
-
-        def named(args: tuple[Any, ...], name: str = name) -> str:
-            return name
-
-        made = phase(recorder, "backward", function, named, compiling=compiling)
+        made = phase(recorder, "backward", function, lambda _, name=name: name, compiling=compiling)
         setattr(autograd, name, made)
     optimizer = torch.optim.Optimizer
     hook = optimizer.profile_hook_step
@@ -543,6 +510,8 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     counted is written out, and what torch's own function does is done in its place where it is the
     one that is known. All else is in ``noted``.
     """
+    from functools import update_wrapper
+
     threads_get, inside = recorder.threads.get, recorder.inside
     counted, latest = recorder.calls.get, recorder.latest
     alive = sys.modules["threading"]._active
@@ -600,7 +569,7 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
             note(now())
             note(-1)
 
-    return like(__call__, call)
+    return update_wrapper(__call__, call)
 
 
 def _compiling() -> bool:
@@ -620,6 +589,8 @@ def phase(
 
     ``is_open``: calls of modules inside are calls of their own, as in the closure of an optimiser.
     """
+    from functools import update_wrapper
+
     threads_get, inside = recorder.threads.get, recorder.inside
 
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -635,16 +606,7 @@ def phase(
             calls = thread.calls[key] = Calls(recorder.phase(kind, key))
         return thread.call(calls, is_open, function, args, kwargs)
 
-    return like(observed, function)
-
-
-def like(made: Any, original: Any) -> Any:
-    """Return a function with the name, text and signature of another."""
-    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
-        setattr(made, name, getattr(original, name, None))
-    vars(made).update(vars(original))
-    made.__wrapped__ = original
-    return made
+    return update_wrapper(observed, function)
 
 
 # --- what words are needed for --------------------------------------------------------------------

@@ -792,7 +792,10 @@ def _read(folder: Path, pid: int) -> ProcessNotes:
             thread.counted = np.concatenate((thread.counted, _counted(words)))
         else:
             triples = words[: len(words) // 3 * 3].reshape(-1, 3)
-            rows[tid].append(triples[triples[:, 2] > 0])
+            is_known = np.isin(triples[:, 2], list(found.roots))
+            rows[tid].append(triples[is_known])
+            if triples[~is_known, 2].any():
+                found.full = found.full or "what was called could not be written down"
     for tid, parts in rows.items():
         found.threads[tid].rows = np.concatenate(parts)
     return found
