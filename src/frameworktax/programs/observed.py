@@ -90,7 +90,7 @@ class Samples:
     def kernels(self) -> Samples:
         """Return those in math kernels."""
         computes = np.array([classify(leaf)[0] == "kernel" for leaf in self.leaves], bool)
-        return self.only(computes[self.leaf]) if len(self.leaf) else self
+        return self.only(computes[self.leaf])
 
 
 def measure_cost(folder: Path) -> tuple[float, float]:
@@ -233,7 +233,13 @@ def _joined(
 
 
 class _Thread:
-    """What is known of one thread."""
+    """What is known of one thread.
+
+    Attributes:
+        rows: of its calls, in the order of their begins.
+        durations: of those, without calls of their own inside.
+        sampled: which of the rows each sample is in, −1 for none.
+    """
 
     def __init__(
         self,
@@ -249,50 +255,33 @@ class _Thread:
         none = np.empty(0, np.int64)
         self.samples = samples or Samples(none, none, [], ended.period_ns, ended.sees_kernel)
         self.rows = self.notes.rows[np.argsort(self.notes.rows[:, 0], kind="stable")]
-
-    def section(self, others: Sequence[Samples], skip_first: int, only: Any) -> Section:
-        rows = self.rows
-        is_open = np.array([self.process.roots[int(r)]["kind"] in OPEN for r in rows[:, 2]], bool)
-        begins, ends, _ = rows.T
+        begins, ends, roots = self.rows.T
+        is_open = np.array([process.roots[int(r)]["kind"] in OPEN for r in roots], bool)
         # Calls inside an open one are calls of their own: their time is taken from it.
-        wall = ends - begins
-        wall[is_open] -= union_within_ns(
+        self.durations = ends - begins
+        self.durations[is_open] -= union_within_ns(
             begins[~is_open], ends[~is_open], begins[is_open], ends[is_open]
         )
-        sampled = _calls_at(rows, is_open, self.samples.time_ns)
-        names = self._names()
+        self.sampled = np.full(len(self.samples.time_ns), -1)
+        for chosen in map(np.flatnonzero, (is_open, ~is_open)):  # and so are samples in them
+            owner = owners(begins[chosen], ends[chosen], self.samples.time_ns)
+            self.sampled[owner >= 0] = chosen[owner[owner >= 0]]
+
+    def section(self, others: Sequence[Samples], skip_first: int, only: Any) -> Section:
         wall_ns, begin_ns = self._span()
-        left_ns = wall_ns
-        kinds = []
-        for root in dict.fromkeys(int(r) for r in rows[:, 2]):
-            which = np.flatnonzero(rows[:, 2] == root)
-            numbers, total = _numbers(rows[which], self.notes.counted_of(root))
-            thread = np.searchsorted(self.notes.begins, rows[which, 0], "right")
-            cuts = numbers[1:][np.diff(thread) > 0]
-            calls_ns = round(float(wall[which] @ _weights(numbers, total, cuts)))
-            left_ns -= calls_ns
-            if only is None or only.search(names[root]):
-                mine = np.flatnonzero(np.isin(sampled, which))
-                calls = _Calls(rows[which], wall[which], numbers, cuts, total, calls_ns)
-                kinds.append(
-                    self._kind(
-                        root,
-                        names[root],
-                        calls,
-                        self.samples.only(mine),
-                        np.searchsorted(which, sampled[mine]),
-                        others,
-                        skip_first,
-                    )
-                )
+        every = [
+            self._kind(root, name, others, skip_first) for root, name in self._names().items()
+        ]
+        kinds = [kind for kind in every if only is None or only.search(kind.name)]
         # Of what lies where calls were counted only it is not known whether it was in one of them.
         counted = self.notes.counted[:, :2]
         at_ns = self.samples.time_ns
-        beside = (sampled < 0) & (at_ns >= begin_ns) & (at_ns <= begin_ns + wall_ns)
+        beside = (self.sampled < 0) & (at_ns >= begin_ns) & (at_ns <= begin_ns + wall_ns)
         known_ns = None
         if len(counted):
             beside &= owners(*merge(*counted.T), at_ns) < 0
-            known_ns = wall_ns - union_ns(*np.concatenate((rows[:, :2], counted)).T)
+            known_ns = wall_ns - union_ns(*np.concatenate((self.rows[:, :2], counted)).T)
+        left_ns = wall_ns - sum(kind.wall_ns for kind in every)
         seen = self.ended.samples
         name = self.process.names.get(self.tid) or (seen.names.get(self.tid, "") if seen else "")
         process = "" if self.process.name == "MainProcess" else self.process.name
@@ -302,26 +291,21 @@ class _Thread:
             parent=seen.parents.get(self.process.pid) if seen else None,
             name=", ".join(part for part in (process, name) if part),
             wall_ns=wall_ns,
-            cpu_ns=len(self.samples.time_ns) * self.samples.period_ns,
+            cpu_ns=len(at_ns) * self.samples.period_ns,
             kinds=tuple(sorted(kinds, key=lambda kind: -kind.wall_ns)),
             between=_between(self.samples.only(beside), wall_ns, left_ns, known_ns),
         )
 
     # --- a kind of calls ---
 
-    def _kind(
-        self,
-        root: int,
-        name: str,
-        calls: _Calls,
-        samples: Samples,
-        call_of: np.ndarray,
-        others: Sequence[Samples],
-        skip_first: int,
-    ) -> Kind:
-        """Return what is known of calls; ``call_of`` is the index of each sample's call."""
+    def _kind(self, root: int, name: str, others: Sequence[Samples], skip_first: int) -> Kind:
         about = self.process.roots[root]
-        skipped = min(skip_first, calls.total)  # where there are fewer calls, all of them
+        which = np.flatnonzero(self.rows[:, 2] == root)
+        rows = self.rows[which]
+        numbers, total = _numbers(rows, self.notes.counted_of(root))
+        thread = np.searchsorted(self.notes.begins, rows[:, 0], "right")
+        cuts = numbers[1:][np.diff(thread) > 0]  # those that are another thread's first
+        skipped = min(skip_first, total)  # where there are fewer calls, all of them
         known = Kind(
             kind=about["kind"],
             name=name,
@@ -329,39 +313,44 @@ class _Thread:
             called_from=_short(about.get("called", "")),
             import_name=about.get("import", ""),
             construction={key: about[key] for key in CONSTRUCTION if key in about},
-            calls=calls.total,
-            timed=len(calls.rows),
+            calls=total,
+            timed=len(rows),
             skipped=skipped,
-            wall_ns=calls.wall_ns,
+            wall_ns=round(float(self.durations[which] @ _weights(numbers, total, cuts))),
             inputs=tuple(
                 (self.process.values.get((of, text)) or json.loads(text), count)
                 for (of, text), count in self.process.inputs.most_common()
                 if of == root
             ),
         )
-        is_kept = calls.numbers >= skip_first
+        is_kept = numbers >= skip_first
         if not is_kept.any():
             return replace(known, reason="all of its calls were skipped")
-        first_ns = int(calls.rows[is_kept, 0].min())
+        first_ns = int(rows[is_kept, 0].min())
         details = [d for d in self.notes.details if d.root == root and d.begin_ns >= first_ns]
         # Detail makes a call longer.
-        is_plain = is_kept & ~np.isin(calls.rows[:, 0], [d.begin_ns for d in details])
+        is_plain = is_kept & ~np.isin(rows[:, 0], [d.begin_ns for d in details])
         used = is_plain if is_plain.sum() >= STRETCHES else is_kept
-        kept, numbers = calls.durations[used], calls.numbers[used] - skipped
-        weights = _weights(numbers, calls.total - skipped, calls.cuts - skipped)
-        stretch = numbers * min(STRETCHES, len(kept)) // (calls.total - skipped)
+        kept, numbers = self.durations[which][used], numbers[used] - skipped
+        weights = _weights(numbers, total - skipped, cuts - skipped)
+        stretch = numbers * min(STRETCHES, len(kept)) // (total - skipped)
         _, stretch = np.unique(stretch, return_inverse=True)  # one without a row is none
         counts = np.bincount(stretch)
         sums = np.bincount(stretch, kept)
         latency = _latency([float(np.median(kept[stretch == n])) for n in range(len(counts))])
         p50, p90, p99 = (_percentile(kept, weights, share) for share in (0.5, 0.9, 0.99))
         place = np.cumsum(used) - 1  # the used call that each is, or that was before it
-        in_kept = np.flatnonzero(is_kept[call_of])
+        mine = np.flatnonzero(np.isin(self.sampled, which))
+        call_of = np.searchsorted(which, self.sampled[mine])
+        in_kept = is_kept[call_of]
         # -1 before the first used call: with those of its stretch.
-        in_detail = samples.only(in_kept), stretch[np.maximum(place[call_of[in_kept]], 0)]
-        mine = np.flatnonzero(used[call_of])
-        mine = mine[_resampled(weights[place[call_of[mine]]])]
-        samples, stretch_of = samples.only(mine), stretch[place[call_of[mine]]]
+        in_detail = (
+            self.samples.only(mine[in_kept]),
+            stretch[np.maximum(place[call_of[in_kept]], 0)],
+        )
+        in_used = np.flatnonzero(used[call_of])
+        in_used = in_used[_resampled(weights[place[call_of[in_used]]])]
+        samples, stretch_of = self.samples.only(mine[in_used]), stretch[place[call_of[in_used]]]
         known = replace(
             known,
             latency_ns=latency,
@@ -382,7 +371,7 @@ class _Thread:
         if bill is None:
             return replace(known, reason="too short to be sampled; run it longer")
         places = _places(*in_detail, details, about.get("modules", ()), run)
-        reason = _unknown(about, calls.rows[used], samples, others, bill.share)
+        reason = _unknown(about, rows[used], samples, others, bill.share)
         is_known = reason is None
         return replace(
             known,
@@ -394,20 +383,16 @@ class _Thread:
             reason=reason,
             layers=layers(latency, bill.lines, [places] if places else []),
             placed=sum(n for ticks in places.ticks for *_, n in ticks) if places else 0,
-            notes=tuple(self._notes(bill.notes, calls, details, p50)),
+            notes=tuple(self._notes(bill.notes, known, details, p50)),
         )
 
     def _notes(
-        self,
-        known: Sequence[Note],
-        calls: _Calls,
-        details: Sequence[Detail],
-        p50_ns: int,
+        self, noted: Sequence[Note], known: Kind, details: Sequence[Detail], p50_ns: int
     ) -> Iterator[Note]:
-        yield from (note for note in known if note.code != "sampler-inflation")
-        if len(calls.rows) < calls.total:
+        yield from (note for note in noted if note.code != "sampler-inflation")
+        if known.timed < known.calls:
             text = (
-                f"{len(calls.rows):,} of {calls.total:,} calls were timed, in stretches, so that "
+                f"{known.timed:,} of {known.calls:,} calls were timed, in stretches, so that "
                 "this takes little; their number is exact, all else an estimate from those"
             )
             yield Note("calls-timed-in-part", text)
@@ -450,39 +435,7 @@ class _Thread:
         return int(times[-1] - times[0]) + self.samples.period_ns, int(times[0])
 
 
-def _calls_at(rows: np.ndarray, is_open: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return for each time the row of the call that it falls in, −1 for none.
-
-    One in a call inside an open one belongs to the inner call.
-    """
-    found = np.full(len(times), -1)
-    for chosen in map(np.flatnonzero, (is_open, ~is_open)):
-        owner = owners(rows[chosen, 0], rows[chosen, 1], times)
-        found[owner >= 0] = chosen[owner[owner >= 0]]
-    return found
-
-
 # --- calls without a row --------------------------------------------------------------------------
-
-
-class _Calls(NamedTuple):
-    """Calls of a kind.
-
-    Attributes:
-        rows: begin, end and root of those that have a row.
-        durations: of those, without calls of their own inside.
-        numbers: which of all calls each of those is.
-        cuts: of those that are another thread's first, in a section of many.
-        total: how many calls there are.
-        wall_ns: of all of them.
-    """
-
-    rows: np.ndarray
-    durations: np.ndarray
-    numbers: np.ndarray
-    cuts: np.ndarray
-    total: int
-    wall_ns: int
 
 
 def _numbers(rows: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, int]:
@@ -564,27 +517,17 @@ def _sample_run(
     have the same shares of their time.
     """
     detailed_ns = sum(d.end_ns - d.begin_ns for d in details)
-    queued = [d.queued_ns for d in details]
+    cpu_ns, queued = sum(d.cpu_ns for d in details), [d.queued_ns for d in details]
     stretches = []
     for number, (calls, wall_ns) in enumerate(zip(counts, sums, strict=True)):
         seen = samples.only(stretch_of == number).by_leaf()
         system = seen.pop(Leaf(KERNEL, ""), 0)
-        cpu_ns = (
-            wall_ns * sum(d.cpu_ns for d in details) / detailed_ns
-            if detailed_ns
-            else (sum(seen.values()) + system) * samples.period_ns
-        )
-        stretches.append(
-            Stretch(
-                Ticks(seen, system if samples.sees_kernel else None),
-                int(calls),
-                int(wall_ns),
-                round(cpu_ns),
-                round(wall_ns * sum(queued) / detailed_ns)
-                if detailed_ns and min(queued) >= 0
-                else None,
-            )
-        )
+        ran_ns, queued_ns = (seen.total() + system) * samples.period_ns, None
+        if detailed_ns:
+            ran_ns = round(wall_ns * cpu_ns / detailed_ns)
+            queued_ns = round(wall_ns * sum(queued) / detailed_ns) if min(queued) >= 0 else None
+        ticks = Ticks(seen, system if samples.sees_kernel else None)
+        stretches.append(Stretch(ticks, int(calls), int(wall_ns), ran_ns, queued_ns))
     return SampleRun("perf-event", samples.period_ns, tuple(stretches), median_ns)
 
 
