@@ -22,7 +22,7 @@ from frameworktax.attribution.threads import Events
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.programs import attach, document, target
 from frameworktax.programs.attach import Observation, Seen, tax_share
-from frameworktax.programs.blocks import collapsed, program_blocks
+from frameworktax.programs.blocks import collapsed, program_blocks, symbol_table
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Table
 
@@ -256,7 +256,7 @@ def test_an_observation_of_two_threads(machine):
     assert process.cpu_ns == sum(section.cpu_ns for section in found.sections) > 0
     assert sum(ns for *_, ns in process.symbols_ns) == pytest.approx(process.cpu_ns)
     assert {note.code for note in process.notes} == {"not-python", "code-made-while-running"}
-    written = document.dump(found)
+    written = json_document.dump(found)
     assert written["sections"][1]["tid"] == 2
     jsonschema.validate(written, json_document.schema(document.Program))
 
@@ -271,7 +271,7 @@ def test_samples_that_processors_lost_are_of_no_thread(machine, monkeypatch, los
     assert [section.lost for section in found.sections] == [None, None]
     assert {note.code for note in found.notes} == codes
     assert "samples-lost" not in {note.code for note in found.processes[0].notes}
-    jsonschema.validate(document.dump(found), json_document.schema(document.Program))
+    jsonschema.validate(json_document.dump(found), json_document.schema(document.Program))
 
 
 def test_where_kernel_mode_gives_no_samples_the_system_is_what_is_missing(machine, monkeypatch):
@@ -359,6 +359,11 @@ def test_the_page_and_the_stacks_have_every_thread_and_place(machine):
     assert {row[0].text for row in tables["Where the tax is"].rows} == {"remainder", "system"}
     weights = [int(line.rpartition(" ")[2]) for line in collapsed(found).splitlines()]
     assert sum(weights) == pytest.approx(found.cpu_ns, abs=len(weights))
+
+
+def test_places_of_a_process_whose_clock_has_not_moved_yet_are_shown():
+    (row,) = symbol_table("", [("python", "libpython3.so", "f", 0.0)], 0).rows
+    assert row[-1].text == "0.0 %"
 
 
 def test_py_spys_functions_of_several_processes_are_read():

@@ -21,7 +21,7 @@ from frameworktax.attribution.threads import TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
-from frameworktax.programs.document import Part, Program, Section, dump
+from frameworktax.programs.document import Part, Program, Section
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Table
 
@@ -914,5 +914,5 @@ def test_a_program_without_calls_says_so():
     )
     blocks = program_blocks(program)
     assert not [block for block in blocks if isinstance(block, Table)]
-    assert dump(program)["schema"] == "frameworktax.program"
-    jsonschema.validate(dump(program), json_document.schema(Program))
+    assert json_document.dump(program)["schema"] == "frameworktax.program"
+    jsonschema.validate(json_document.dump(program), json_document.schema(Program))

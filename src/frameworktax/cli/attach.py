@@ -53,9 +53,9 @@ def attach_command(
     from frameworktax.cli.progress import AttachView
     from frameworktax.programs.attach import Observation
     from frameworktax.programs.blocks import collapsed, program_blocks
-    from frameworktax.programs.document import dump
     from frameworktax.programs.target import parse_pid
     from frameworktax.report.html import write_page
+    from frameworktax.report.json_document import dump
 
     number = parse_pid(pid)
     check_suffix(output, [".collapsed"])

@@ -65,9 +65,9 @@ def run_command(
       frameworktax run --report report.html pytest tests
     """
     from frameworktax.programs.blocks import program_blocks
-    from frameworktax.programs.document import dump
     from frameworktax.programs.running import run_program
     from frameworktax.report.html import write_page
+    from frameworktax.report.json_document import dump
 
     if json_file == "-":
         raise UsageError("standard output is the program's; give --json a file")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import TypeVar
 
 from frameworktax.analysis.where import OUTSIDE, Where, where
@@ -13,6 +12,7 @@ from frameworktax.programs.document import Function, Process, Program, Section
 from frameworktax.report.blocks import (
     Block,
     Cell,
+    Column,
     Heading,
     Item,
     Items,
@@ -20,6 +20,7 @@ from frameworktax.report.blocks import (
     Notes,
     Table,
     Text,
+    listed,
     right,
     table,
 )
@@ -139,19 +140,16 @@ def _parts(
 
 def thread_table(title: str, threads: Sequence[Section], folded: bool = False) -> Table:
     """Return how much each thread runs, and what of that is tax."""
-    return table(
+    return listed(
         title,
-        ["thread", right("processor"), right("time"), right("tax"), "breakdown"],
-        [
-            (
-                f"{one.tid} {one.name}",
-                percent(one.cpu_ns / one.wall_ns) if one.wall_ns else "–",
-                time_text(one.cpu_ns),
-                share_cell(one.tax_share),
-                _bar(one.bill_ns, one.cpu_ns),
-            )
-            for one in threads
-        ],
+        threads,
+        {
+            Column("thread"): lambda t: f"{t.tid} {t.name}",
+            right("processor"): lambda t: percent(t.cpu_ns / t.wall_ns if t.wall_ns else None),
+            right("time"): lambda t: time_text(t.cpu_ns),
+            right("tax"): lambda t: share_cell(t.tax_share),
+            Column("breakdown"): lambda t: _bar(t.bill_ns, t.cpu_ns),
+        },
         hint=READING,
         folded=folded,
     )
@@ -169,7 +167,7 @@ def symbol_table(
                 label(line),
                 library,
                 Cell(_cut(symbol) or "–", exact=symbol or "–"),
-                f"{100 * ns / cpu_ns:.1f} %",
+                f"{100 * ns / (cpu_ns or 1):.1f} %",
             )
             for line, library, symbol, ns in rows
         ],
@@ -180,18 +178,15 @@ def symbol_table(
 
 def _function_table(title: str, functions: Sequence[Function], folded: bool) -> Table:
     """Return functions of Python by their own samples."""
-    return table(
+    return listed(
         title,
-        ["function", "file", right("own samples"), right("with called")],
-        [
-            (
-                _cut(one.name),
-                Cell("/".join(PurePosixPath(one.file).parts[-2:]), exact=one.file),
-                f"{one.own:,}",
-                f"{one.total:,}",
-            )
-            for one in functions
-        ],
+        functions,
+        {
+            Column("function"): lambda f: _cut(f.name),
+            Column("file"): lambda f: Cell("/".join(f.file.split("/")[-2:]), exact=f.file),
+            right("own samples"): lambda f: f"{f.own:,}",
+            right("with called"): lambda f: f"{f.total:,}",
+        },
         hint="own: in it or in native code that it called; from py-spy, 10 times a second or "
         "less, of threads that were running",
         folded=folded,
@@ -246,30 +241,25 @@ def _title(section: Section) -> str:
 
 
 def _calls(section: Section, suffix: str, folded: bool) -> Table:
-    return table(
+    return listed(
         f"Calls, ms{suffix}",
-        [
-            "kind", right("calls"), right("p50"), right("p90"), right("p99"),
-            right("time"), right("tax"), "breakdown",
-        ],
-        [
-            (
-                Cell(kind.name, note=kind.called_from, short=kind.name),
-                f"{kind.calls:,}",
-                milliseconds(kind.p50_ns),
-                milliseconds(kind.p90_ns),
-                milliseconds(kind.p99_ns),
-                time_text(kind.wall_ns),
-                share_cell(kind.tax_share),
-                _bar(kind.bill_ns, kind.latency_ns.value if kind.latency_ns else 0.0),
-            )
-            for kind in section.kinds
-            if kind.kind in CALLS
-        ],
+        [kind for kind in section.kinds if kind.kind in CALLS],
+        {
+            Column("kind"): lambda k: Cell(k.name, note=k.called_from, short=k.name),
+            right("calls"): lambda k: f"{k.calls:,}",
+            right("p50"): lambda k: milliseconds(k.p50_ns),
+            right("p90"): lambda k: milliseconds(k.p90_ns),
+            right("p99"): lambda k: milliseconds(k.p99_ns),
+            right("time"): lambda k: time_text(k.wall_ns),
+            right("tax"): lambda k: share_cell(k.tax_share),
+            Column("breakdown"): lambda k: _bar(
+                k.bill_ns, k.latency_ns.value if k.latency_ns else 0.0
+            ),
+        },
         hint="tax: share of the calls' time that is not spent in math kernels; its interval is "
         "over stretches of consecutive calls of this run, and says nothing of another run",
         folded=folded,
-    )  # fmt: skip
+    )
 
 
 def _named(place: Where) -> Where:
@@ -313,21 +303,18 @@ def _others(sections: Sequence[Section], program: Program) -> list[Block]:
     busy, rest = busy[:BUSIEST], busy[BUSIEST:]
     more = f"; {len(rest)} more are in the document" if rest else ""
     return [
-        table(
+        listed(
             "Threads and processes without calls",
-            ["thread", right("CPU time"), right("share"), "where"],
-            [
-                (
-                    _title(section),
-                    time_text(section.cpu_ns),
-                    percent(section.cpu_ns / whole),
-                    ", ".join(
-                        f"{part.name} {percent(part.time_ns / section.cpu_ns)}"
-                        for part in section.between[:-1][:3]  # the last is no CPU time
-                    ),
-                )
-                for section in busy
-            ],
+            busy,
+            {
+                Column("thread"): _title,
+                right("CPU time"): lambda s: time_text(s.cpu_ns),
+                right("share"): lambda s: percent(s.cpu_ns / whole),
+                Column("where"): lambda s: ", ".join(
+                    f"{part.name} {percent(part.time_ns / s.cpu_ns)}"
+                    for part in s.between[:-1][:3]  # the last is no CPU time
+                ),
+            },
             hint=f"share: of the CPU time of all{more}",
         )
     ]

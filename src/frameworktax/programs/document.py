@@ -9,12 +9,11 @@ reason says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from frameworktax.notebook import HtmlRepr
 from frameworktax.records import Environment, Estimate, Layer, Note
-from frameworktax.report.json_document import plain
 
 SCHEMA = "frameworktax.program"
 VERSION = 2
@@ -209,9 +208,3 @@ class Program(HtmlRepr):
     environment: Environment | None = None
     schema: str = SCHEMA
     version: int = VERSION
-
-
-def dump(program: Program) -> dict[str, Any]:
-    """Return it as plain JSON data."""
-    found: dict[str, Any] = plain(asdict(program))
-    return found

@@ -14,7 +14,7 @@ from frameworktax.errors import StoreError
 from frameworktax.records import RUN_SCHEMA, RUN_VERSION, Run
 
 
-def dump(document: Run | Comparison) -> dict[str, Any]:
+def dump(document: Any) -> dict[str, Any]:
     """Return it as plain JSON data; what is not finite is ``null``, as it was not measured."""
     data: dict[str, Any] = plain(asdict(document))
     return data
