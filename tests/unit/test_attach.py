@@ -132,6 +132,13 @@ def test_another_user_may_attach_to_their_own_and_root_to_all(machine):
     assert found.command == ("/bin/server", "--port")
 
 
+def test_a_name_that_the_kernel_cut_within_a_letter_is_read(machine):
+    path = machine.root / "proc" / str(PID) / "status"
+    path.write_bytes(path.read_bytes().replace(b"server", "lösö".encode()[:-1]))
+    machine.write(cmdline="")
+    assert target.find(PID, machine.root, user=0).command == ("lös\N{REPLACEMENT CHARACTER}",)
+
+
 def test_attaching_is_for_linux(machine, monkeypatch):
     monkeypatch.setattr(target.platform, "system", lambda: "Darwin")
     with pytest.raises(UsageError, match="py-spy"):

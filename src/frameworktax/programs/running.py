@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from frameworktax.analysis.estimates import duration, percent
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, check_known, check_suffix
 from frameworktax.programs import inputs, launch, observed
 from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
@@ -44,10 +44,8 @@ def run_program(
     Raises:
         UsageError: there is no such program, it is not Python, or an argument is wrong.
     """
-    if by not in BY:
-        raise UsageError(f"no --by {by}; choose {', '.join(BY)}")
-    if record is not None and record.suffix != ".py":
-        raise UsageError(f"cannot write inputs to '{record}'; name a file that ends in .py")
+    check_known("--by", by, BY)
+    check_suffix(record, [".py"])
     if values and record is None:
         raise UsageError("--input-values goes with --record-inputs inputs.py")
     try:

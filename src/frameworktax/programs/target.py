@@ -63,10 +63,11 @@ def find(pid: int, root: Path = Path("/"), user: int | None = None) -> Target:
         raise UsageError(f"attach works on Linux, not on {platform.system()}; there, try py-spy")
     folder = root / "proc" / str(pid)
     try:
-        fields = stat(folder)
+        # What follows the name in brackets, which may have any character.
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
         status = dict(
             line.split(":", 1)
-            for line in (folder / "status").read_text().splitlines()
+            for line in (folder / "status").read_text(errors="replace").splitlines()
             if ":" in line
         )
         command = (folder / "cmdline").read_bytes().rstrip(b"\0")
@@ -100,11 +101,6 @@ def find(pid: int, root: Path = Path("/"), user: int | None = None) -> Target:
         int(fields[_START]),
         words if command else (status["Name"].strip(),),
     )
-
-
-def stat(folder: Path) -> list[str]:
-    """Return the fields of a process's ``stat`` that follow its name."""
-    return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def children(pid: int, root: Path = Path("/")) -> list[int]:
