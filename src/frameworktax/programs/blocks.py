@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from frameworktax.analysis.where import OUTSIDE, Where, where
 from frameworktax.errors import flat
@@ -25,15 +24,7 @@ from frameworktax.report.blocks import (
     table,
 )
 from frameworktax.report.run_blocks import environment_blocks, place_table, share_cell
-from frameworktax.report.words import (
-    label,
-    lines_of,
-    milliseconds,
-    percent,
-    time_text,
-)
-
-T = TypeVar("T")
+from frameworktax.report.words import label, lines_of, milliseconds, percent, time_text
 
 CALLS = ("module", "backward", "step")
 BETWEEN = {"data": "waiting for data", "tokenise": "tokenising"}
@@ -113,32 +104,23 @@ def _process(process: Process, sections: Sequence[Section]) -> list[Table]:
     threads = [one for one in sections if one.pid == process.pid and one.cpu_ns > 0]
     tax = [one for one in process.symbols_ns if one[0] != "kernel"]
     kernels = [one for one in process.symbols_ns if one[0] == "kernel"]
-
-    def symbols(title: str, rows: Sequence[tuple[str, str, str, float]], folded: bool) -> Table:
-        return symbol_table(title, rows, process.cpu_ns, folded)
-
     return [
-        *_parts("Threads", threads, thread_table),
-        *_parts("Where the tax is", tax, symbols),
-        *_parts("Functions of Python", process.functions, _function_table),
-        *_parts("Kernels", kernels, symbols, shown=0),
+        *_parts(thread_table("Threads", threads)),
+        *_parts(symbol_table("Where the tax is", tax, process.cpu_ns)),
+        *_parts(_function_table(process.functions)),
+        *_parts(symbol_table("Kernels", kernels, process.cpu_ns), shown=0),
     ]
 
 
-def _parts(
-    title: str,
-    rows: Sequence[T],
-    made: Callable[[str, Sequence[T], bool], Table],
-    shown: int = SHOWN,
-) -> list[Table]:
+def _parts(whole: Table, shown: int = SHOWN) -> list[Table]:
     """Return a table of the first rows and a folded one of those that follow."""
-    first, rest = rows[:shown], rows[shown:MOST]
-    more = f"{title}: the others" if first else title
-    tables = [made(title, first, False)] if first else []
-    return [*tables, *([made(more, rest, True)] if rest else [])]
+    first, rest = whole.rows[:shown], whole.rows[shown:MOST]
+    more = f"{whole.title}: the others" if first else whole.title
+    parts = replace(whole, rows=first), replace(whole, title=more, rows=rest, folded=True)
+    return [part for part in parts if part.rows]
 
 
-def thread_table(title: str, threads: Sequence[Section], folded: bool = False) -> Table:
+def thread_table(title: str, threads: Sequence[Section]) -> Table:
     """Return how much each thread runs, and what of that is tax."""
     return listed(
         title,
@@ -151,13 +133,10 @@ def thread_table(title: str, threads: Sequence[Section], folded: bool = False) -
             Column("breakdown"): lambda t: _bar(t.bill_ns, t.cpu_ns),
         },
         hint=READING,
-        folded=folded,
     )
 
 
-def symbol_table(
-    title: str, rows: Sequence[tuple[str, str, str, float]], cpu_ns: int, folded: bool = False
-) -> Table:
+def symbol_table(title: str, rows: Sequence[tuple[str, str, str, float]], cpu_ns: int) -> Table:
     """Return places in native code, with their share of the processor time."""
     return table(
         title,
@@ -172,14 +151,13 @@ def symbol_table(
             for line, library, symbol, ns in rows
         ],
         hint="share: of the processor time of the process",
-        folded=folded,
     )
 
 
-def _function_table(title: str, functions: Sequence[Function], folded: bool) -> Table:
+def _function_table(functions: Sequence[Function]) -> Table:
     """Return functions of Python by their own samples."""
     return listed(
-        title,
+        "Functions of Python",
         functions,
         {
             Column("function"): lambda f: _cut(f.name),
@@ -189,7 +167,6 @@ def _function_table(title: str, functions: Sequence[Function], folded: bool) -> 
         },
         hint="own: in it or in native code that it called; from py-spy, 10 times a second or "
         "less, of threads that were running",
-        folded=folded,
     )
 
 

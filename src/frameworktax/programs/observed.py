@@ -24,13 +24,7 @@ from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
 from frameworktax.block import LEAST
 from frameworktax.measure.protocol import attribution
-from frameworktax.programs.calls import (
-    COUNTED,
-    COUNTED_WORDS,
-    DETAILED,
-    Recorder,
-    module_call,
-)
+from frameworktax.programs.calls import COUNTED, COUNTED_WORDS, DETAILED, Recorder, module_call
 from frameworktax.programs.document import Kind, Part, Section
 from frameworktax.programs.launch import Ended
 from frameworktax.records import Estimate, Module, Note, Places
