@@ -736,8 +736,9 @@ def kind_with(inputs, tmp_path, **construction):
 
 def test_inputs_become_a_function_that_makes_them(tmp_path):
     seen = [[{"shape": [2, 3], "dtype": "torch.int64"}, [True, None]], {}]
-    (tmp_path / "net.py").write_bytes(b"# -*- coding: latin-1 -*-\n# \xfc\nnet = Net()")
-    kind = kind_with(seen, tmp_path)
+    script = tmp_path / "net.py"
+    script.write_bytes(b"# -*- coding: latin-1 -*-\n# \xfc\nnet = Net()")
+    kind = kind_with(seen, tmp_path, script=str(script))
     said = inputs.write(kind, tmp_path / "inputs.py", tmp_path)
     source = (tmp_path / "inputs.py").read_text()
     compile(source, "inputs.py", "exec")
@@ -746,6 +747,41 @@ def test_inputs_become_a_function_that_makes_them(tmp_path):
     assert len(said) == 2  # how Net was made is not known, and importing net.py runs it
     assert inputs.batch(kind) == 2
     assert not (tmp_path / "inputs.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "said"),
+    [
+        ("train.py", "train", 0),
+        ("train-net.py", "train_net", 1),
+        ("3d", "_3d", 1),
+        (None, "_", 1),  # python -c
+    ],
+)
+def test_a_class_is_imported_from_the_program_wherever_its_forward_is(
+    tmp_path, script, name, said
+):
+    at = script and tmp_path / script
+    if at:
+        at.write_text("if __name__ == '__main__': Net()")
+    kind = kind_with(
+        [[{"type": "float", "value": 0.5}], {}], "torch/nn/modules", script=script and str(at),
+        make="__main__.Net(width=3)", imports=["__main__"], missing=[], forward=["x"],
+    )  # fmt: skip
+    assert len(inputs.write(kind, tmp_path / "inputs.py", tmp_path)) == said
+    source = (tmp_path / "inputs.py").read_text()
+    compile(source, "inputs.py", "exec")
+    assert f"    import {name}\n" in source and f"module = {name}.Net(width=3)" in source
+
+
+def test_what_has_no_source_is_left_out_and_said(tmp_path):
+    given = [{"type": "float", "value": 0.5}] * 3
+    made = {"make": "net.main.<locals>.Net()", "imports": ["net"], "missing": []}
+    kind = kind_with([given, {"y": {"type": "Cache"}}], tmp_path, forward=["x"], **made)
+    assert len(inputs.write(kind, tmp_path / "inputs.py", tmp_path)) == 3
+    source = (tmp_path / "inputs.py").read_text()
+    compile(source, "inputs.py", "exec")
+    assert 'return module.eval(), {"x": 0.5}' in source
 
 
 def test_values_are_arrays_without_pickle_and_what_is_left_out_is_said(tmp_path):

@@ -177,6 +177,7 @@ class Recorder:
         if self.inputs:
             from contextlib import suppress
 
+            known["script"] = getattr(sys.modules["__main__"], "__file__", None)
             with suppress(Exception):  # whatever a class of the program raises, its call goes on
                 known |= construction(module)
         key = id(module)

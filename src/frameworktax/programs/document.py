@@ -44,8 +44,8 @@ class Kind(HtmlRepr):
         inputs: (what such a call was given: shapes and types, how many of them), most first; with
             numbers and texts, and where a tensor's bytes were noted, if values were asked for.
         construction: source that makes the module and what it imports, arguments that are missing,
-            names of the arguments of forward, number of parameters; empty if inputs were not asked
-            for.
+            names of the arguments of forward, number of parameters, file of the program; empty if
+            inputs were not asked for.
     """
 
     kind: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -46,6 +47,8 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
     given: Any = tuple(args)
     if kwargs or any(map(_is_unknown, args)):
         given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if len(args) > len(names):
+            said.append(f"the last {len(args) - len(names)} of {len(args)} arguments are left out")
         said += [
             f"{name}, of type {one['type']}, is left out"
             for name, one in given.items()
@@ -57,18 +60,27 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
     values = path.with_suffix(".npz")
     if arrays:
         np.savez(values, **arrays)  # type: ignore[arg-type] # allow_pickle is no array of ours
-    script = Path(kind.source.rpartition(":")[0]).resolve()
     own = kind.import_name.partition(":")[0]
     made = kind.construction.get("make", f"{kind.import_name.replace(':', '.')}()")
-    modules = kind.construction.get("imports", [own])
+    modules = set(kind.construction.get("imports", [own]))
     said += [f"fill in {name}" for name in kind.construction.get("missing", ["its arguments"])]
+    script = Path(kind.construction.get("script") or "")
     is_script = not SCRIPT.isdisjoint(modules)
-    if is_script and b"__name__" not in script.read_bytes():
-        said.append(f"importing {script.name} runs it: put what runs under __name__ == '__main__'")
-    for name in SCRIPT:
-        made = made.replace(f"{name}.", f"{script.stem}.")
-    imports = sorted(script.stem if name in SCRIPT else name for name in modules)
-    lines = [*(f"import {name}" for name in imports), *(f"# {one}" for one in said)]
+    if is_script:
+        program = re.sub(r"\W|^(?=\d|$)", "_", script.stem)
+        modules = modules - SCRIPT | {program}
+        for name in SCRIPT:
+            made = made.replace(f"{name}.", f"{program}.")
+        if not script.is_file():
+            said.append(f"put the program's classes into a file {program}.py")
+        elif script.name != f"{program}.py":
+            said.append(f"rename {script.name} to {program}.py, so that it can be imported")
+        if script.is_file() and b"__name__" not in script.read_bytes():
+            said.append(f"importing {program} runs it: put what runs under __name__ == '__main__'")
+    if "<locals>" in made:
+        said.append(f"make the module here: {made} is defined in a function")
+        made = "None"
+    lines = [*(f"import {name}" for name in sorted(modules)), *(f"# {one}" for one in said)]
     lines.append(f"module = {made}")
     if "parameters" in kind.construction:
         lines += [
@@ -86,7 +98,7 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
     head = [f'"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""', ""]
     head += ["import sys", "from pathlib import Path", "", "import numpy", "import torch"]
     if is_script:
-        head += ["", f"sys.path.insert(0, {json.dumps(str(script.parent))})"]
+        head += ["", f"sys.path.insert(0, {json.dumps(str(script.parent.resolve()))})"]
     text = "\n".join(head) + "\n\n\ndef build():\n"
     text += textwrap.indent("\n".join(lines) + "\n", "    ")
     path.write_text(text, encoding="utf-8")

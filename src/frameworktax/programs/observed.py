@@ -45,7 +45,7 @@ TRIALS, INNER = 200, 10
 """Calls of an empty module, and modules that it calls, which give the cost of noting."""
 LIBRARIES = 6
 """That are named of what lies between calls."""
-CONSTRUCTION = ("make", "imports", "missing", "forward", "parameters")
+CONSTRUCTION = ("make", "imports", "missing", "forward", "parameters", "script")
 """What is known of how a module was made."""
 METHOD = "medians of consecutive calls, one process"
 COSTLY = 0.03
