@@ -104,11 +104,17 @@ def _marks(events: Events, launched_ns: Ns, asked: re.Pattern[str] | None) -> Ev
 
 
 def _counted(marks: Events) -> dict[str, int]:
-    """Return the commonest names of marks, numbers in them left out, with how often each is."""
-    count: Counter[str] = Counter()
-    for name, rows in groups(marks.name):
-        count[_kind(marks.names[name])] += len(rows)
-    return dict(count.most_common(LISTED))
+    """Return the commonest kinds of marks, with how often each is."""
+    counts = Counter({kind: len(own) for kind, own in _kinds(marks).items()})
+    return dict(counts.most_common(LISTED))
+
+
+def _kinds(marks: Events) -> dict[str, Events]:
+    """Return marks by their name without its numbers."""
+    rows: dict[str, list[Ns]] = defaultdict(list)
+    for name, own in groups(marks.name):
+        rows[_kind(marks.names[name])].append(own)
+    return {kind: marks.take(np.sort(np.concatenate(own))) for kind, own in rows.items()}
 
 
 def _kind(name: str) -> str:
@@ -116,27 +122,21 @@ def _kind(name: str) -> str:
 
 
 def _repeated(marks: Events, launched_ns: Ns) -> Events:
-    """Return the marks of one name, numbers apart, that repeats and launches the most records.
+    """Return the marks of one kind that repeats and launches the most records.
 
     Without a device, the one that takes the most time. Marks of a warm-up are taken only where no
     others repeat.
     """
-    kinds: dict[str, list[int]] = defaultdict(list)
-    for name in np.unique(marks.name).tolist():
-        kinds[_kind(marks.names[name])].append(name)
-    found = []
-    for kind, names in kinds.items():
-        chosen = marks.where(np.isin(marks.name, names))
+    kinds, found = _kinds(marks), []
+    for kind, chosen in kinds.items():
         if len(chosen) < 2 or kind.startswith(AUTOMATIC):
             continue
         own, _ = _apart(chosen)
-        inside = np.searchsorted(launched_ns, own.end_ns) - np.searchsorted(
-            launched_ns, own.start_ns
-        )
-        length = int((own.end_ns - own.start_ns).sum())
-        if len(launched_ns) == 0 or inside.any():
-            found.append((WARM_UP.search(kind) is None, int(inside.sum()), length, kind))
-    return marks.where(np.isin(marks.name, kinds[max(found)[-1]] if found else []))
+        first, last = (np.searchsorted(launched_ns, at) for at in (own.start_ns, own.end_ns))
+        launches, length = int((last - first).sum()), int((own.end_ns - own.start_ns).sum())
+        if not len(launched_ns) or launches:
+            found.append((WARM_UP.search(kind) is None, launches, length, kind))
+    return kinds[max(found)[-1]] if found else marks.where(np.zeros(len(marks), bool))
 
 
 def _apart(marks: Events) -> tuple[Events, int]:
@@ -186,7 +186,7 @@ def windows(
         return _whole(events, work)
     kept, overlapping = _apart(marks)
     names = tuple(kept.name_of(i) for i in range(len(kept)))
-    taken = set(map(_kind, names))
+    own = set(map(_kind, names))
     others = _counted(events.of("user_annotation"))
     return Windows(
         names=names,
@@ -196,7 +196,7 @@ def windows(
         device_ns=np.array([lengths.get(name, -1) for name in names], np.int64),
         marked=True,
         overlapping=overlapping,
-        others={n: count for n, count in others.items() if n not in taken and count > 1},
+        others={n: count for n, count in others.items() if n not in own and count > 1},
     )
 
 
