@@ -113,6 +113,14 @@ def test_events_that_cannot_be_read_are_left_out(tmp_path):
     assert (found.malformed, found.invalid) == (3, 1)
 
 
+def test_what_cannot_be_read_harms_no_event_of_another_piece(monkeypatch, tmp_path):
+    monkeypatch.setattr(kineto, "BLOCK_BYTES", 300)
+    events = [cases.kernel(i * 10, i * 10 + 5, i) for i in range(1, 40)]
+    found = read(tmp_path, cases.trace(*events[:9], '{"ph": 01}', *events[9:20], "17", *events[20:]))
+    assert found.events.start_ns.tolist() == [i * 10 for i in range(1, 40)]
+    assert (found.records, found.malformed, found.cut) == (40, 2, None)
+
+
 def test_what_stands_between_events_is_no_event(tmp_path):
     found = read(tmp_path, cases.trace(cases.kernel(1, 2, 1), "17", "[2]", cases.kernel(4, 5, 2)))
     assert len(found.events) == 2

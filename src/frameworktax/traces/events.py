@@ -117,7 +117,6 @@ class Trace:
         records: read in the file, those of no interest included.
         malformed: records that could not be read at all.
         cut: why the file ends early; None if it does not.
-        device_names: by number, as far as the file has them.
         shapes: (start_ns, device, stream) of a kernel → blocks, threads of a block, registers of
             a thread, bytes of shared memory of a block; of the measuring process's own profile.
         properties: of devices by number, as Kineto writes them.
@@ -129,9 +128,14 @@ class Trace:
     records: int
     malformed: int = 0
     cut: str | None = None
-    device_names: Mapping[int, str] = field(default_factory=dict)
     shapes: Mapping[tuple[int, int, int], tuple[int, int, int, int]] = field(default_factory=dict)
     properties: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def device_names(self) -> Mapping[int, str]:
+        """Return the names of devices by number, as far as the file has them."""
+        names = {number: one.get("name") for number, one in self.properties.items()}
+        return {number: name for number, name in names.items() if name and isinstance(name, str)}
 
     def device(self, index: int | None = None) -> Events:
         """Return kernels, copies and memsets, of one device or of all."""

@@ -166,7 +166,6 @@ def read(path: Path, *, own: bool = False) -> Trace:
             f"{path}: none of its {events.records} events is one of a profiler's{bad}{why}; "
             f"{ACCEPTED}"
         )
-    devices = _devices(file.head) or _devices(file.tail)
     joined = {  # forgotten one by one as they are joined
         column: np.concatenate(events.parts.pop(column) or [np.empty(0, dtype)])
         for column, dtype in DTYPES.items()
@@ -178,13 +177,8 @@ def read(path: Path, *, own: bool = False) -> Trace:
         records=events.records,
         malformed=malformed,
         cut=file.cut,
-        device_names={
-            number: name
-            for number, one in devices.items()
-            if isinstance(name := one.get("name"), str) and name
-        },
         shapes=events.shapes or {},
-        properties=devices,
+        properties=_devices(file.head) or _devices(file.tail),
     )
 
 
