@@ -738,7 +738,7 @@ def _read(folder: Path, pid: int) -> ProcessNotes:
     return found
 
 
-def _parts(words: np.ndarray, size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+def _parts(words: np.ndarray, size: int) -> Iterator[tuple[list[Any], np.ndarray]]:
     """Yield head, of a size, and content of parts that begin with their length; 0 ends them."""
     at = 0
     while at < len(words) and words[at] > 0:
