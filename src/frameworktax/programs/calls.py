@@ -29,6 +29,7 @@ from _random import Random
 from _thread import _local, allocate_lock, get_ident, get_native_id
 from array import array
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from resource import RUSAGE_THREAD, getrusage
 
 TYPE_CHECKING = False  # typing takes 5 ms to import
@@ -170,7 +171,9 @@ class Recorder:
             return found
         import weakref
 
-        inside = inner(module) if self.by != "none" else []
+        inside: list[tuple[str, Any]] = []
+        if self.by != "none":
+            inside += getattr(module, "_orig_mod", module).named_modules()
         known = {"kind": "module", **about(module), "called": caller()}
         known["device"] = device(module)
         known["modules"] = [{"path": path, **about(one)} for path, one in inside]
@@ -613,21 +616,14 @@ def phase(
 # --- what words are needed for --------------------------------------------------------------------
 
 
-def inner(module: Any) -> list[tuple[str, Any]]:
-    """Return (path, module) of a module and all inside it, each once."""
-    original = getattr(module, "_orig_mod", None)
-    return list((module if original is None else original).named_modules())
-
-
 def about(module: Any) -> dict[str, Any]:
     """Return class, file and line of what runs when a module is called."""
-    original = getattr(module, "_orig_mod", None)
-    compiled = original is not None or getattr(module, "_compiled_call_impl", None) is not None
-    kind = type(module if original is None else original)
-    forward: Any = getattr(kind, "forward", None)
-    while hasattr(forward, "__wrapped__"):
-        forward = forward.__wrapped__
-    code = getattr(forward, "__code__", None)
+    from inspect import unwrap
+
+    original = getattr(module, "_orig_mod", module)
+    compiled = original is not module or getattr(module, "_compiled_call_impl", None) is not None
+    kind = type(original)
+    code = getattr(unwrap(getattr(kind, "forward", kind)), "__code__", None)
     return {
         "class": kind.__name__ + (" (compiled)" if compiled else ""),
         "import": f"{kind.__module__}:{kind.__qualname__}",
@@ -740,13 +736,8 @@ class Finder:
         act = self.waiting.pop(name, None)
         if act is None:
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
-                break
-        else:
-            return None
-        loader: Any = spec.loader
+        spec = find_spec(name)  # this finder is asked again, and has nothing any more
+        loader: Any = getattr(spec, "loader", None)
         execute = getattr(loader, "exec_module", None)
         if execute is not None:
 
