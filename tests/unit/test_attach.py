@@ -328,6 +328,21 @@ def test_children_are_followed(machine):
     assert {one.pid for one in found.sections} == {PID, child, grandchild}
 
 
+def test_children_that_cannot_be_sampled_are_said(machine, monkeypatch):
+    child = PID + 10
+    machine.write(task__1__children=f"{child} ")
+    machine.process(child, parent=PID)
+    with Observation(PID, root=machine.root) as observation:
+        monkeypatch.setattr(FakeEvents, "refuses", errno.EMFILE)
+        observation._find_children()
+        (note,) = observation.update().notes
+        assert note.code == "threads-not-sampled" and "ulimit -n" in note.text
+        monkeypatch.setattr(FakeEvents, "refuses", 0)
+        observation._find_children()
+        found = observation.finish()
+    assert (found.notes, len(found.processes)) == ((), 2)
+
+
 def test_a_process_with_a_gpu_is_said_to_be_its_host_side(machine):
     machine.write(maps=MAPS.format("server") + "5000-6000 rw-s 00000000 00:05 9 /dev/nvidia0\n")
     assert "host-side-only" in {note.code for note in observed(machine).processes[0].notes}

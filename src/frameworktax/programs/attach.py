@@ -8,6 +8,7 @@ placed once a second by the caller's thread, which may take seconds over a large
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import re
 import resource
@@ -303,10 +304,11 @@ class Observation:
         self._root, self._period_ns = root, period_ns
         self._asks_functions = functions
         self._processes: dict[tuple[int, int], _Observed] = {}
-        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._reader = threading.Thread(target=self._read, name="frameworktax-reader", daemon=True)
         self._recording: FunctionRecording | None = None
+        self._refused: dict[int, str] = {}
+        """Process that was started and could not be sampled → reason."""
         self._missing: str | None = "not asked for"
         self._seen = Seen()
         self._fault: Exception | None = None
@@ -351,8 +353,7 @@ class Observation:
     @property
     def is_ended(self) -> bool:
         """Whether the process has ended, and all that it started."""
-        with self._lock:
-            return all(one.sampler.is_ended for one in self._processes.values())
+        return all(one.sampler.is_ended for one in list(self._processes.values()))
 
     def _record_functions(self, until: contextlib.ExitStack) -> None:
         self._missing = probe()
@@ -367,8 +368,7 @@ class Observation:
     def _add(self, found: Target) -> None:
         made = _Observed(found, self._period_ns, self._root, self._processors)
         made.sampler.start()
-        with self._lock:
-            self._processes[found.pid, found.start] = made
+        self._processes[found.pid, found.start] = made  # others look at a list of them
 
     def _read(self) -> None:
         wait_s, sought = INTERVAL_S, time.monotonic()
@@ -392,9 +392,15 @@ class Observation:
         known = {pid for pid, _ in self._processes}
         for pid in target.children(self.target.pid, self._root):
             if pid not in known:
-                # One that has ended meanwhile, or has become another user's, is not observed.
-                with contextlib.suppress(UsageError, OSError):
+                try:
                     self._add(target.find(pid, self._root))
+                except UsageError:
+                    continue  # it has ended meanwhile, or has become another user's
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.ESRCH):  # else it has ended
+                        self._refused[pid] = str(error.strerror)
+                else:
+                    self._refused.pop(pid, None)
 
     def _stop(self) -> None:
         self._stopping.set()
@@ -423,6 +429,10 @@ class Observation:
                 "many of them were of what is observed here is not known"
             )
             said.append(Note("samples-lost", text))
+        if self._refused:
+            reason = next(iter(self._refused.values()))
+            text = f"{len(self._refused)} processes that it started were not sampled: {reason}"
+            said.append(Note("threads-not-sampled", text))
         return Program(
             verb="attach",
             command=self.target.command,
