@@ -670,6 +670,26 @@ def test_time_in_a_closure_is_not_the_steps(watched):
     assert sum(part.time_ns for part in section.between) == 0
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_has_no_parameters_runs_where_other_modules_do(watched, device):
+    torch, clock, read = watched
+    net, loss = timed(torch, clock, 10), timed(torch, clock, 10)
+    net()
+    begin = clock()
+    for _ in range(10):
+        loss()
+        torch.autograd.backward(net)
+    found = read()
+    found.roots[1]["device"] = device
+    (tid,) = found.threads
+    samples = [(at, PYTHON_LEAF) for at in range(begin, clock(), MS)]
+    (section,) = program_of(found, {tid: samples})
+    assert [(kind.kind, kind.calls) for kind in section.kinds] == [
+        ("module", 10), ("backward", 10), ("module", 1),
+    ]  # fmt: skip
+    assert [kind.tax_share is not None for kind in section.kinds[:2]] == [device == "cpu"] * 2
+
+
 def test_the_cost_of_noting_is_that_of_the_calls_noted(tmp_path):
     outer_ns, inner_ns = observed.measure_cost(tmp_path)
     assert outer_ns > inner_ns  # which one is larger does not depend on the machine

@@ -365,7 +365,7 @@ class _Thread:
         if bill is None:
             return replace(known, reason="too short to be sampled; run it longer")
         places = _places(*in_detail, details, about.get("modules", ()), run)
-        reason = _unknown(about, rows[used], samples, others, bill.share)
+        reason = _unknown(self._device(about), rows[used], samples, others, bill.share)
         is_known = reason is None
         return replace(
             known,
@@ -400,6 +400,14 @@ class _Thread:
                 "part of that is in its latency, as Python"
             )
             yield Note("observer-cost", text)
+
+    def _device(self, about: Mapping[str, Any]) -> str:
+        """Return where a kind's kernels run; of what has no parameters where any module's do."""
+        own: str | None = about.get("device")
+        if own is not None or about["kind"] in ("data", "tokenise"):
+            return own or "cpu"
+        others = {one.get("device") or "cpu" for one in self.process.roots.values()} - {"cpu"}
+        return min(others, default="cpu")
 
     def _names(self) -> dict[int, str]:
         """Return a name for each kind; modules of one class are numbered."""
@@ -572,17 +580,15 @@ def _places(
 
 
 def _unknown(
-    about: Mapping[str, Any],
+    device: str,
     calls: np.ndarray,
     samples: Samples,
     others: Sequence[Samples],
     share: Estimate,
 ) -> str | None:
     """Return why the tax of calls is not known, None where it is."""
-    if about.get("device") not in (None, "cpu"):
-        return (
-            f"its kernels run on {about['device']}; frameworktax explain shows a profiler's trace"
-        )
+    if device != "cpu":
+        return f"its kernels run on {device}; frameworktax explain shows a profiler's trace"
     begins, ends, _ = calls.T
     helped = sum(int((owners(begins, ends, one.kernels().time_ns) >= 0).sum()) for one in others)
     if helped > HELPED * len(samples.time_ns):
