@@ -580,11 +580,7 @@ def _places(
 
 
 def _unknown(
-    device: str,
-    calls: np.ndarray,
-    samples: Samples,
-    others: Sequence[Samples],
-    share: Estimate,
+    device: str, calls: np.ndarray, samples: Samples, others: Sequence[Samples], share: Estimate
 ) -> str | None:
     """Return why the tax of calls is not known, None where it is."""
     if device != "cpu":
@@ -599,9 +595,7 @@ def _unknown(
     return None
 
 
-def _between(
-    beside: Samples, wall_ns: int, left_ns: int, known_ns: int | None = None
-) -> tuple[Part, ...]:
+def _between(beside: Samples, wall_ns: int, left_ns: int, known_ns: int | None) -> tuple[Part, ...]:
     """Return what a thread did besides its calls; parts add up to ``left_ns``.
 
     ``known_ns`` is how much of that the samples are from; None for all of it.
