@@ -782,9 +782,7 @@ def test_inputs_become_a_function_that_makes_them(tmp_path):
         (None, "_", 1),  # python -c
     ],
 )
-def test_a_class_is_imported_from_the_program_wherever_its_forward_is(
-    tmp_path, script, name, said
-):
+def test_a_class_is_imported_from_the_program_wherever_its_forward_is(tmp_path, script, name, said):
     at = script and tmp_path / script
     if at:
         at.write_text("if __name__ == '__main__': Net()")

@@ -466,7 +466,11 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
     autograd = torch.autograd
     for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
         function = getattr(autograd, name)
-        made = phase(recorder, "backward", function, lambda _, name=name: name, compiling=compiling)
+
+        def named(args: tuple[Any, ...], name: str = name) -> str:
+            return name
+
+        made = phase(recorder, "backward", function, named, compiling=compiling)
         setattr(autograd, name, made)
     optimizer = torch.optim.Optimizer
     hook = optimizer.profile_hook_step

@@ -263,9 +263,7 @@ class _Thread:
 
     def section(self, others: Sequence[Samples], skip_first: int, only: Any) -> Section:
         wall_ns, begin_ns = self._span()
-        every = [
-            self._kind(root, name, others, skip_first) for root, name in self._names().items()
-        ]
+        every = [self._kind(root, name, others, skip_first) for root, name in self._names().items()]
         kinds = [kind for kind in every if only is None or only.search(kind.name)]
         # Of what lies where calls were counted only it is not known whether it was in one of them.
         counted = self.notes.counted[:, :2]
@@ -724,7 +722,7 @@ def _read(folder: Path, pid: int) -> ProcessNotes:
     for (kind, tid), words in _parts(np.fromfile(path, np.int64), 2):
         thread = found.threads.setdefault(tid, ThreadNotes())
         if kind == DETAILED:
-            thread.details += [Detail(*head, notes) for head, notes in _parts(words, 5)]
+            thread.details += [Detail._make((*head, notes)) for head, notes in _parts(words, 5)]
         elif kind == COUNTED:
             thread.counted = np.concatenate((thread.counted, _counted(words)))
         else:
