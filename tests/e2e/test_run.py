@@ -57,6 +57,7 @@ if __name__ == "__main__":
         os.wait()
         subprocess.run([sys.executable, __file__, "end"], stdout=subprocess.DEVNULL)
     if how == "exec":
+        work(20)  # of another module
         code = "from program import work; work(30)"
         os.execv(sys.executable, [sys.executable, "-c", code])
     if how == "raise":
