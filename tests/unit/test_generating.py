@@ -101,7 +101,7 @@ def test_one_token_has_no_time_per_further_token():
         group=0,
     )
     assert points.per_token(found) is None
-    assert points.first_token(found) is not None
+    assert points.aside(found, found.timed.first_token_ns) is not None
 
 
 def test_a_forward_pass_has_neither():

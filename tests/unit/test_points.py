@@ -41,7 +41,7 @@ def test_two_level_estimate_is_exact():
     half = 4.302652729911275 * 44_000 / 3**0.5
     assert estimate.high - estimate.value == pytest.approx(half)
     assert found.pipelined.value == pytest.approx(4_400_000)
-    assert points.enqueue(found) is None
+    assert points.aside(found, found.timed.enqueue_ns) is None
     assert [len(s) for s in points.samples(found)] == [25, 25, 25]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from frameworktax import store
 from frameworktax.analysis import grouping as gathered
-from frameworktax.analysis.summary import summarise
+from frameworktax.analysis.summary import summarise, wanted
 from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
 from frameworktax.stats import process_interval, ratio_interval
@@ -119,7 +119,20 @@ def test_a_later_crash_is_told_beside_what_was_measured(tmp_path):
     fill(tmp_path, second, [subject(second), crash])
     (line,) = summarise(store.read_columns(tmp_path)[0])
     assert (line.session, line.status, line.latency_ns.value) == (first, "ok", 101)
-    assert line.reason == "the latest attempt ended crashed: SIGSEGV"
+    assert "the latest attempt, in session 20260102T000000-b, ended crashed: SIGSEGV" in line.reason
+
+
+def test_a_session_that_was_cut_off_does_not_hide_a_whole_one(tmp_path):
+    def newest():
+        return summarise(store.read_columns(tmp_path, wanted=wanted)[0])[0]
+
+    first, second, third = "20260101T000000-a", "20260102T000000-b", "20260103T000000-c"
+    fill(tmp_path, first, [subject(first), *blocks(first, [100] * 5)])
+    fill(tmp_path, second, [subject(second), *blocks(second, [900])])
+    assert (newest().session, newest().sessions, newest().blocks) == (first, 2, 5)
+    ended = [Outcome(session=third, point=AT.key(), process=p, status="ok") for p in range(3)]
+    fill(tmp_path, third, [subject(third), *blocks(third, [300, 304]), *ended])
+    assert (newest().session, newest().latency_ns.value) == (third, 302)
 
 
 def test_an_empty_store_has_no_lines(tmp_path):

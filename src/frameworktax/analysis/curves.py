@@ -61,8 +61,6 @@ def free_batch_interval(
     Batches ascend from 1, each with its column. (None, False) where there is no curve: fewer than
     two batches, none of them batch 1, or too few blocks for an interval.
     """
-    if not columns or not columns[0]:
-        return None, False
     return free_batch_of(batches, [ratio_to_first(column, columns[0]) for column in columns[1:]])
 
 

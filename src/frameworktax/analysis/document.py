@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any, TypeVar, cast
 
 from frameworktax.analysis import advice as advising
@@ -16,13 +16,7 @@ from frameworktax.analysis import grouping as points
 from frameworktax.analysis import regime
 from frameworktax.analysis.curves import Blocks, free_batch_interval, free_batch_of
 from frameworktax.analysis.estimates import one_minus, quotient
-from frameworktax.analysis.grouping import (
-    PointRecords,
-    gather,
-    left_out_names,
-    ratios,
-    status_of,
-)
+from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, ratios, status_of
 from frameworktax.analysis.places import layers, source_lines
 from frameworktax.records import (
     EVERY_THREAD,
@@ -48,7 +42,7 @@ from frameworktax.records import (
     device_of,
     sessions_of,
 )
-from frameworktax.stats import NORMAL_95, UNTIL, block_median, spread
+from frameworktax.stats import NORMAL_95, UNTIL, spread
 
 T = TypeVar("T")
 DRIFT = 0.02
@@ -105,7 +99,7 @@ def build(
             notes.append(Note("crowded", text))
     drift = host_drift(
         {
-            r.round: block_median(r.latency_ns)
+            r.round: median(r.latency_ns)
             for r in of[Calibration]
             if not sessions or r.session == sessions[-1].session
         }
@@ -306,7 +300,7 @@ def _measurement(
         status=status,
         reason=reason,
         latency_ns=latency,
-        enqueue_ns=points.enqueue(records),
+        enqueue_ns=points.aside(records, records.timed.enqueue_ns),
         span_ns=bill.span if bill else None,
         tax_share=bill.share if bill else None,
         warm_overhead_ns=twin.latency if twin is not None else None,
@@ -326,7 +320,7 @@ def _measurement(
         setup_ns=subject.setup_ns,
         artifact_bytes=subject.artifact_bytes,
         padding_share=subject.padding_share,
-        first_token_ns=points.first_token(records),
+        first_token_ns=points.aside(records, records.timed.first_token_ns),
         per_token_ns=points.per_token(records),
         parity=records.parity,
         started=tuple(sorted({o.started for o in records.outcomes if o.started is not None})),
@@ -406,9 +400,8 @@ def _curve(row: Sequence[StoredMeasurement], to_first: Sequence[Estimate | None]
     if all(to_first):
         free, bound = free_batch_of(batches, to_first)
     else:
-        blocks: list[Blocks] = [m.records.by_round for m in row]
-        if any(m.session != first.session for m in row):  # no pairs
-            blocks = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
+        # a process of another session is another one
+        blocks: list[Blocks] = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
         free, bound = free_batch_interval(batches, blocks)
     slopes = regime.elasticities(batches, [m.latency_ns.value for m in row if m.latency_ns])
     for m, slope in zip(row, slopes, strict=True):

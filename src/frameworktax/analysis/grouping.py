@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
+from statistics import median
 from typing import Any
 
 from frameworktax.records import (
@@ -31,19 +32,12 @@ from frameworktax.stats import (
     MIN_BLOCKS,
     MIN_PROCESSES,
     UNTIL,
-    block_median,
     process_interval,
     relative_half_width,
 )
 from frameworktax.store.columns import Blocks, Part
 
-WORST_FIRST: tuple[Status, ...] = (
-    "crashed",
-    "out-of-memory",
-    "timeout",
-    "failed",
-    "unavailable",
-)
+WORST_FIRST = ("crashed", "out-of-memory", "timeout", "failed", "unavailable")
 
 WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4)."""
@@ -110,9 +104,7 @@ class PointRecords:
     @cached_property
     def by_round(self) -> Mapping[tuple[Hashable, int], float]:
         """Process and round → block median of latency, ns, for paired ratios."""
-        timed, own = self.timed, slice(self.blocks.start, self.blocks.stop)
-        turns = zip(timed.process[own].tolist(), timed.round[own].tolist(), strict=True)
-        return dict(zip(turns, timed.median_ns[own].tolist(), strict=True))
+        return {(process, round_): float(ns) for process, round_, ns in blocks(self)}
 
     @property
     def levels(self) -> Mapping[int, tuple[float, float]]:
@@ -157,7 +149,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
         elif kind == Session.kind:
             started[record.session] = record.started
         elif kind == Calibration.kind:
-            calibrations[record.session][record.round] = block_median(record.latency_ns)
+            calibrations[record.session][record.round] = median(record.latency_ns)
     timed = timed or Blocks([Part(blocks)])
     points: dict[str, list[PointRecords]] = defaultdict(list)
     for group, subjects in of[Subject.kind].items():
@@ -208,11 +200,8 @@ def status_of(records: PointRecords) -> tuple[Status, str | None]:
     if records.blocks:
         return "ok", None
     failed = [o for o in records.outcomes if o.status != "ok"]
-    return worst_end(failed) if failed else ("failed", "no process of this point was timed")
-
-
-def worst_end(failed: Iterable[Outcome]) -> tuple[Status, str | None]:
-    """Return how the worst of some processes ended, and why."""
+    if not failed:
+        return "failed", "no process of this point was timed"
     end = min(failed, key=lambda o: WORST_FIRST.index(o.status))
     return end.status, end.reason
 
@@ -241,22 +230,14 @@ def _interval(records: PointRecords, value: Callable[[int], float | None]) -> Es
     return process_interval([[x for x in own if x is not None and x == x] for own in found])
 
 
-def _median(values: Sequence[float] | None) -> float | None:
-    return block_median(values) if values else None
+def aside(records: PointRecords, times_ns: Mapping[int, Sequence[int]]) -> Estimate | None:
+    """Return the interval of what only some blocks have a time of for each call, ns.
 
-
-def enqueue(records: PointRecords) -> Estimate | None:
-    """Return the host time until a call returns, ns; None where there is no device."""
-    if device_of(records.point.platform) == "cpu":
+    ``times_ns`` is that of ``timed``: ``enqueue_ns`` or ``first_token_ns``.
+    """
+    if not times_ns:
         return None
-    return _interval(records, lambda row: _median(records.timed.enqueue_ns.get(row)))
-
-
-def first_token(records: PointRecords) -> Estimate | None:
-    """Return the time to the first generated token, ns; None where nothing is generated."""
-    if records.point.workload.new_tokens is None:
-        return None
-    return _interval(records, lambda row: _median(records.timed.first_token_ns.get(row)))
+    return _interval(records, lambda row: median(times_ns[row]) if row in times_ns else None)
 
 
 def per_token(records: PointRecords) -> Estimate | None:
@@ -267,12 +248,13 @@ def per_token(records: PointRecords) -> Estimate | None:
     tokens = records.point.workload.new_tokens
     if tokens is None or tokens < 2:
         return None
-    further = tokens - 1
+    further, times_ns = tokens - 1, records.timed.first_token_ns
 
     def value(row: int) -> float | None:
-        first = records.timed.first_token_ns.get(row)
-        calls = zip(records.timed.samples([row]), first, strict=True) if first else ()
-        return _median([(whole - begun) / further for whole, begun in calls])
+        if row not in times_ns:
+            return None
+        calls = zip(records.timed.samples([row]), times_ns[row], strict=True)
+        return median((whole - begun) / further for whole, begun in calls)
 
     return _interval(records, value)
 

@@ -1,30 +1,19 @@
-"""A line a point of a large store: its latency with its interval, without reading samples twice."""
+"""A line a point of a large store: its latency as in a report, without what else a report shows."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from frameworktax.analysis.grouping import worst_end
-from frameworktax.records import (
-    Estimate,
-    Outcome,
-    Point,
-    Session,
-    Status,
-    Subject,
-    session_order,
-)
-from frameworktax.store.columns import Blocks
+from frameworktax.analysis.grouping import gather, status_of
+from frameworktax.records import Estimate, Point, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointSummary:
-    """What is in a store of a point, from the newest session that measured it.
+    """What is in a store of a point, from the session that a report shows.
 
     ``reason`` is why it was not measured, or how a later attempt ended; ``sessions`` is how many
     have timed it; ``latency_ns`` is as in a report, None where one block or none was timed.
@@ -42,10 +31,13 @@ class PointSummary:
 
 
 def wanted(line: bytes, kind: str) -> bool:
-    """Return whether ``summarise`` needs a line of a store."""
+    """Return whether ``summarise`` needs a line of a store.
+
+    Of the processes of a point that ended well one is enough: its session was not cut off.
+    """
     if kind == "outcome":
-        return b'"status":"ok"' not in line
-    return kind in ("block", "subject", "session", "calibration")
+        return b'"status":"ok"' not in line or b'"process":0,' in line
+    return kind in ("block", "subject", "session")
 
 
 def summarise(records: Iterable[Any]) -> list[PointSummary]:
@@ -56,55 +48,24 @@ def summarise(records: Iterable[Any]) -> list[PointSummary]:
     Args:
         records: of ``store.read_columns``.
     """
-    sessions: dict[str, Session] = {}
-    failures: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
-    subjects: dict[tuple[str, str], Subject] = {}
-    for record in records:
-        match record:
-            case Session():
-                sessions[record.session] = record
-            case Outcome() if record.status != "ok":
-                failures[record.session, record.point].append(record)
-            case Subject():
-                subjects.setdefault((record.session, record.point.key()), record)
-            case Blocks():
-                timed = record
-    # as in a report: that a further process did not start is no reason against the point
-    failures = {pair: ends for pair, ends in failures.items() if any(not o.process for o in ends)}
-    rows = timed.groups
-    calls = np.bincount(timed.group, timed.calls, len(rows)).astype(np.int64).tolist()
-
-    def age(candidate: tuple[str, Subject]) -> tuple[bool, tuple[str, str]]:
-        session, subject = candidate
-        started = sessions[session].started if session in sessions else ""
-        return (session, subject.point.key()) in rows, session_order(session, started)
-
-    found: dict[str, list[tuple[str, Subject]]] = defaultdict(list)
-    for (session, key), subject in subjects.items():
-        if not subject.point.workload.twin and (
-            (session, key) in rows or (session, key) in failures
-        ):
-            found[key].append((session, subject))
+    found, _ = gather(records)
+    sessions = Counter(key for one in found[:1] for _, key in one.timed.groups)  # all have the same
     lines = []
-    for key, candidates in found.items():
-        session, subject = candidates[0] if len(candidates) == 1 else max(candidates, key=age)
-        row = rows.get((session, key))
-        last, _ = max(candidates, key=lambda one: age(one)[1])
-        status, reason = ("ok", None) if row is not None else worst_end(failures[session, key])
-        if last != session:
-            how, why = worst_end(failures[last, key])
-            reason = f"the latest attempt ended {how}: {why}"
+    for one in found:
+        if not one.measured or one.point.workload.twin:
+            continue
+        status, reason = status_of(one)
         lines.append(
             PointSummary(
-                point=subject.point,
-                session=session,
-                sessions=sum((one, key) in rows for one, _ in candidates),
+                point=one.point,
+                session=one.session,
+                sessions=sessions[one.point.key()],
                 status=status,
-                reason=reason,
-                processes=0 if row is None else len(timed.levels[row]),
-                blocks=0 if row is None else len(timed.rows(row)),
-                calls=0 if row is None else calls[row],
-                latency_ns=None if row is None else timed.latency[row],
+                reason=one.last_try.text if one.last_try else reason,
+                processes=len(one.levels),
+                blocks=len(one.blocks),
+                calls=int(one.timed.calls[one.blocks.start : one.blocks.stop].sum()),
+                latency_ns=one.latency,
             )
         )
     return lines

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from frameworktax import host, runtimes, store
@@ -37,7 +38,6 @@ from frameworktax.records import (
     Subject,
     Workload,
 )
-from frameworktax.stats import block_median
 from frameworktax.version import __version__
 
 CHATTY_BYTES = 1_000_000
@@ -140,7 +140,7 @@ class Recorder:
     def block(self, run: PointRun, round_: int, timed: Block) -> None:
         """Write a timed block."""
         self.found(run, round_, timed)
-        run.medians.append(float(block_median(timed.latency_ns)))
+        run.medians.append(float(median(timed.latency_ns)))
 
     def found(self, run: PointRun, round_: int, found: Block | Attribution | Places) -> None:
         """Write what a process found out about a point, with where and when it was."""

@@ -24,7 +24,7 @@ from frameworktax.records import (
     device_of,
 )
 from frameworktax.runtimes.base import Runtime, Target
-from frameworktax.stats import MIN_BLOCKS, block_median
+from frameworktax.stats import MIN_BLOCKS
 
 Status = Literal["open", "measured", "unavailable", "given-up"]
 LOAD_S = 6.0
@@ -193,7 +193,7 @@ class Estimator:
         elif isinstance(record, Block | Outcome) and record.point in self._of:
             known, batch = self._of[record.point]
             if isinstance(record, Block):
-                known.blocks_ns[batch].append(block_median(record.latency_ns))
+                known.blocks_ns[batch].append(median(record.latency_ns))
                 return
             if record.load_ns:
                 known.load_ns.append(record.load_ns)
