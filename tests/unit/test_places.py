@@ -108,6 +108,7 @@ def test_lines_hold_their_share_of_python():
 
 def test_without_such_a_run_there_are_none():
     assert layers(LATENCY, BILL, []) == ()
+    assert layers(LATENCY, BILL, [run(ticks=((),))]) == ()  # too short for a sample
     assert source_lines(LATENCY, BILL, [run(ticks=(stretch(1),))]) == ()
 
 

@@ -117,6 +117,13 @@ def test_operators_add_up_over_layers_and_to_the_call():
     assert by_operator([layer("a", 50.0)]) == []
 
 
+def test_a_tax_below_zero_has_its_ends_in_order():
+    time = Estimate(value=80.0, low=72.0, high=88.0, n=3)
+    gap = Operator(name="", time_ns=time, bill_ns={"kernel": 100.0, "device_gap": -20.0})
+    (found,) = by_operator([replace(layer("b", 0.0), operators=(gap,))])
+    assert (found.tax_ns.low, found.tax_ns.high) == pytest.approx((-22.0, -18.0))
+
+
 def test_a_layer_pays_with_those_inside_it():
     found = layer_tax(stack(), "layers.2")
     whole = sum(map(tax_ns, stack()))

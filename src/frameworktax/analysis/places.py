@@ -31,15 +31,13 @@ METHODS: Mapping[By, str] = {
 def layers(
     latency: Estimate, bill: Mapping[str, float], places: Sequence[Places]
 ) -> tuple[Layer, ...]:
-    """Return what each module costs by itself, the remainder last; empty without such a run.
+    """Return what each module costs by itself, the remainder last; empty without samples of them.
 
     The latency is of one call without any profiler, ns; ``bill``, line of the breakdown → ns, adds
     up to it; ``places`` are runs of one point.
     """
     inside = [run for run in places if run.method == "operator"]
     runs = [run for run in places if run.method == "module"] or inside
-    if not runs:
-        return ()
     calls = sum(run.calls for run in runs)
     called: Counter[str] = Counter()
     known: dict[str, Module] = {}
@@ -47,6 +45,8 @@ def layers(
         called[one.path] += one.calls
         known.setdefault(one.path, one)
     stretches = _counted((value, path, line, n) for value, path, _, line, n in _samples(runs))
+    if not stretches:  # a run too short for a sample shows no layer
+        return ()
     method = _method("module", runs)
     parts = _parts(bill, _pooled(stretches))
     operators: dict[str | None, list[tuple[Hashable, str, str, int]]] = defaultdict(list)

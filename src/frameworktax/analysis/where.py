@@ -312,7 +312,7 @@ def _half(layers: Sequence[Layer | Operator]) -> float:
     if time <= 0:
         return 0.0
     halves = [(layer.time_ns.high - layer.time_ns.low) / 2 for layer in layers]
-    return math.hypot(*halves) * sum(map(tax_ns, layers)) / time
+    return math.hypot(*halves) * abs(sum(map(tax_ns, layers))) / time
 
 
 def _estimate(layers: Sequence[Layer | Operator]) -> Estimate:
