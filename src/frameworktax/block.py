@@ -227,17 +227,14 @@ class Block:
     def result(self) -> BlockTax:
         """Return what is known so far; a run that has not ended is not in it."""
         with self._lock:
-            profilers = self._profilers = self._living()
-            ended = self._ended.run()
-            plain, sampled = list(self._ended.plain), list(self._ended.sampled)
-            placed = list(self._ended.placed)
-            refused = self._ended.refused
+            self._profilers = self._living()
+            threads: list[InlineProfiler | Ended] = [self._ended, *self._profilers]
+            runs = [run for one in threads if (run := one.run()) is not None]
+            plain = [ns for one in threads for ns in one.plain]
+            sampled = [ns for one in threads for ns in one.sampled]
+            placed = [ns for one in threads for ns in one.placed]
+            refused = next((one.refused for one in threads if one.refused), None)
             places = self._layers.places() if self._layers is not None else None
-        runs = [ended] if ended is not None else []
-        runs += [run for profiler in profilers if (run := profiler.run()) is not None]
-        plain += [ns for profiler in profilers for ns in profiler.plain]
-        sampled += [ns for profiler in profilers for ns in profiler.sampled]
-        placed += [ns for profiler in profilers for ns in profiler.placed]
         latency = _latency(plain, sampled)
         known = BlockTax(
             name=self.name,
@@ -246,7 +243,6 @@ class Block:
             latency=latency,
             own_cost_ns=self._own_cost_ns(),
         )
-        refused = refused or next((p.refused for p in profilers if p.refused), None)
         reason = refused or hidden() or ("never run" if latency is None else None)
         bill = None
         if reason is None and latency is not None:

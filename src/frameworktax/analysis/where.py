@@ -137,12 +137,11 @@ def where(layers: Sequence[Layer]) -> list[Where]:
         else:
             closed.append(group)
     closed.sort(key=_Group.tax_ns, reverse=True)
-    shown = [group for group in closed if group.tax_ns() > 0][:MOST]
-    rest = [group for group in closed if group not in shown]
-    if len(rest) > 1 and len(shown) == MOST:
-        rest.append(shown.pop())
-    found = [_place(group, whole) for group in shown]
-    if rest and len(shown) < len(closed):
+    named = min(MOST, sum(group.tax_ns() > 0 for group in closed))
+    if named == MOST and len(closed) > MOST + 1:
+        named -= 1
+    found = [_place(group, whole) for group in closed[:named]]
+    if rest := closed[named:]:
         layers = [layer for group in rest for layer in group.layers()]
         name = f"{len(rest)} other place{'s' * (len(rest) != 1)}"
         found.append(_summed(layers, whole, name))
