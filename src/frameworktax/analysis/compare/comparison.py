@@ -25,13 +25,12 @@ from frameworktax.analysis.compare.contrasts import (
     Contrast,
     contrast,
     holm,
-    loaded,
     moderate,
     one_session,
     p_value,
     ratio,
+    unusable,
     usable,
-    why_not,
 )
 from frameworktax.analysis.where import Moved, moved
 from frameworktax.errors import UsageError, nearest
@@ -343,7 +342,7 @@ def _timed(
             moved=tuple(moved(a.layers, b.layers)),
         )
         if i not in shared:
-            why = why_not(a, b) or loaded(a, b) or f"{metric} has no interval on both sides"
+            why = unusable(a, b) or f"{metric} has no interval on both sides"
             changes.append(replace(change, reason=why, gate=None if gate is None else "undecided"))
             continue
         c = shared[i]

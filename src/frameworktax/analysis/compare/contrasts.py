@@ -230,21 +230,25 @@ def between(
         parts += [(share**2, math.inf), (noise, math.inf)]
     else:
         parts.append((sessions * UNCALIBRATED_SD**2, math.inf))
-    over = drift is not None and on_cpu
     levels = [(side.processes(), weight) for side, weight in weighted]
-    measured = fmean(levels[-1][0]) - fmean(fmean(own) for own, _ in levels[:-1])
+    value = fmean(levels[-1][0]) - fmean(fmean(own) for own, _ in levels[:-1])
+    measured = None
     enough = min(len(own) for own, _ in levels) >= MIN_PROCESSES
     count = "two sessions" if len(before) == 1 else f"{len(before)} sessions and one"
+    method = f"process medians of {count}"
+    if on_cpu and drift is not None:
+        value, measured = value - drift, value
+        method += ", less the host's drift"
     return Contrast(
-        value=measured - drift if drift is not None and on_cpu else measured,
+        value=value,
         spread=_pooled([own for own, _ in levels]) if enough else constants.process_sd**2,
         degrees=sum(len(own) - 1 for own, _ in levels) if enough else math.inf,
         scale=sum(weight**2 / len(own) for own, weight in levels),
         parts=tuple(parts),
         n=min(len(own) for own, _ in levels),
-        method=f"process medians of {count}" + (", less the host's drift" if over else ""),
+        method=method,
         drift=drift,
-        measured=measured if over else None,
+        measured=measured,
     )
 
 
@@ -431,24 +435,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
 # --- measurements ---------------------------------------------------------------------------------
 
 
-def why_not(a: Measurement, b: Measurement) -> str | None:
-    """Return why a point has no ratio: which side was not measured, and the reason recorded."""
-    for side, m in (("before", a), ("after", b)):
+def unusable(a: Measurement, b: Measurement) -> str | None:
+    """Return why times of two sides cannot be compared; None where they can.
+
+    A side was not measured, with the reason recorded; or in one of two sessions it was not alone on
+    its processor: other load can multiply latency and leave the calibrator as it was, and what ran
+    beside one session did not run beside the other. With more threads the calling one waits for its
+    own.
+    """
+    sides = (("before", a), ("after", b))
+    for side, m in sides:
         if m.status != "ok":
             return f"{m.status} {side}: {m.reason or 'no reason was recorded'}"
-    return None
-
-
-def loaded(a: Measurement, b: Measurement) -> str | None:
-    """Return why times of two sessions cannot be compared: one was not alone on its processor.
-
-    Other load can multiply latency and leave the calibrator as it was, and what ran beside one
-    session did not run beside the other. With more threads the calling one waits for its own.
-    """
-    if one_session(a, b):
-        return None
-    for side, m in (("before", a), ("after", b)):
-        if m.threads == 1 and any(note.code == LOADED for note in m.notes):
+    for side, m in sides:
+        is_loaded = m.threads == 1 and any(note.code == LOADED for note in m.notes)
+        if is_loaded and not one_session(a, b):
             return f"other load was on the processor {side}; measure again, or both in one session"
     return None
 
@@ -463,7 +464,7 @@ def contrast(
     b: Measurement,
     metric: str,
     same_calibrator: bool,
-    constants: Constants = ELSEWHERE,
+    constants: Constants,
 ) -> Contrast | None:
     """Return the log ratio after / before of a time; None where a side has none.
 
@@ -471,6 +472,8 @@ def contrast(
     time of a device does not hang on the host and is compared by itself. ``before`` is one program
     in one or more sessions, from ``usable``; calibrators may run other code on both sides.
     """
+    if not before:
+        return None
     if metric == "kernel" and all(m.bill_method == DEVICE for m in (*before, b)):
         return _device(before, b)
     found = _latency(before, b, same_calibrator, constants)
@@ -496,7 +499,7 @@ def usable(before: Sequence[Measurement], b: Measurement) -> list[Measurement]:
     Where one was measured in the session of the side after, that one alone: it is paired.
     """
     own = [m for m in before if one_session(m, b)]
-    fit = [m for m in own[:1] or before if why_not(m, b) is None and loaded(m, b) is None]
+    fit = [m for m in own[:1] or before if unusable(m, b) is None]
     return list({m.session or id(m): m for m in fit}.values())
 
 
@@ -508,8 +511,6 @@ def _averaged(parts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 def _latency(
     before: Sequence[Measurement], b: Measurement, same_calibrator: bool, constants: Constants
 ) -> Contrast | None:
-    if not before:
-        return None
     if one_session(before[0], b) and before[0].blocks_ns and b.blocks_ns:
         return paired(blocks(before[0]), blocks(b), constants)
     *old, new = map(sample_of, (*before, b))
@@ -568,7 +569,7 @@ def _log_variance(value: float, half: float, estimate: Estimate) -> tuple[float,
 def _device(before: Sequence[Measurement], b: Measurement) -> Contrast | None:
     kernels = [m.kernel_ns for m in (*before, b)]
     known = [e for e in kernels if e is not None and e.low > 0]
-    if not before or len(known) < len(kernels):
+    if len(known) < len(kernels):
         return None
     variances = [_log_variance(e.value, (e.high - e.low) / 2, e) for e in known]
     parts = [*_averaged(variances[:-1]), variances[-1]]
