@@ -166,12 +166,6 @@ def _is_as_sure(a: Estimate | None, b: Estimate | None) -> bool:
     return max(widths) <= max(NOISIER * min(widths), math.log(SURE))
 
 
-def separable(a: Measurement, b: Measurement) -> bool:
-    """Return whether the interval of the ratio of two points, paired by round, leaves out 1."""
-    ratio = paired_ratio(a, b)
-    return ratio is not None and not ratio.low <= 1 <= ratio.high
-
-
 def either(runtimes: Sequence[str]) -> str:
     """Return ``openvino``, or ``onnxruntime or openvino (not separable)``; at most three names."""
     if len(runtimes) == 1:

@@ -81,18 +81,15 @@ def elasticities(values: Sequence[float], latency_ns: Sequence[float | None]) ->
     return result
 
 
-def flat_to(values: Sequence[float], latency_ns: Sequence[float | None]) -> float | None:
+def flat_to(values: Sequence[float], latency_ns: Sequence[float]) -> float:
     """Return the largest measured value of an axis whose latency is within 10 % of the first's.
 
     On the isotonic curve; what a latency curve alone can say, and no proof of a framework bound:
-    a device short of bandwidth is flat as well. None below two points.
+    a device short of bandwidth is flat as well.
     """
-    known = [(n, v) for n, v in zip(values, latency_ns, strict=True) if v is not None]
-    if len(known) < 2:
-        return None
-    curve = isotonic([v for _, v in known])
+    curve = isotonic(latency_ns)
     limit = curve[0] * (1 + FREE)
-    return max(n for (n, _), v in zip(known, curve, strict=True) if v <= limit)
+    return max(n for n, v in zip(values, curve, strict=True) if v <= limit)
 
 
 def linear_from(values: Sequence[float], elasticity: Sequence[float | None]) -> float | None:

@@ -303,11 +303,11 @@ def _regime(m: Measurement, slope: float | None) -> Regime | None:
 
 def _sentence(curve: Curve) -> str:
     """Return a curve in words: up to where it is flat, and from where it is linear."""
-    known = [e.value if e is not None else None for e in curve.latency_ns]
+    known = [e.value for e in curve.latency_ns if e is not None]
     flat = regime.flat_to(curve.values, known)
     linear = regime.linear_from(curve.values, curve.elasticity)
     shape = f"not flat over {curve.axis}"
-    if flat is not None and flat > curve.values[0]:
+    if flat > curve.values[0]:
         shape = f"flat to {curve.axis} {flat:g}"
     end = f", linear from {linear:g}" if linear is not None else ""
     return f"{curve.model}, {curve.runtime}, {curve.precision}: {shape}{end}"
