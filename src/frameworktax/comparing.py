@@ -99,7 +99,7 @@ def compare(
         models: the same for models.
 
     Returns:
-        The comparison; see ``analysis.comparison.Comparison``.
+        The comparison; see ``analysis.compare.comparison.Comparison``.
 
     Raises:
         UsageError: nothing in common, another machine without ``across``, an impossible gate.

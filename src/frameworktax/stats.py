@@ -156,6 +156,18 @@ def within_one_process(*estimates: Estimate | None) -> bool:
     return any("one process" in name for name in names)
 
 
+def log_ratios(
+    a: Mapping[tuple[K, int], float], b: Mapping[tuple[K, int], float]
+) -> dict[K, list[float]]:
+    """Return process → logs of a / b, of the (process, round) that both have."""
+    if not a.keys() <= b.keys():
+        a = {key: ns for key, ns in a.items() if key in b}
+    logs: dict[K, list[float]] = defaultdict(list)
+    for (process, _), ratio in zip(a, map(truediv, a.values(), map(b.__getitem__, a)), strict=True):
+        logs[process].append(math.log(ratio))
+    return logs
+
+
 def ratio_interval(
     a: Mapping[tuple[K, int], float], b: Mapping[tuple[K, int], float]
 ) -> Estimate | None:
@@ -165,11 +177,7 @@ def ratio_interval(
     drift of the host. The interval is exp of Student's t over the processes' median log ratios
     (over the pairs of the only process where there is one). None below two pairs.
     """
-    if not a.keys() <= b.keys():
-        a = {key: ns for key, ns in a.items() if key in b}
-    logs: dict[K, list[float]] = defaultdict(list)
-    for (process, _), ratio in zip(a, map(truediv, a.values(), map(b.__getitem__, a)), strict=True):
-        logs[process].append(math.log(ratio))
+    logs = log_ratios(a, b)
     found = process_interval(list(logs.values()))
     if found is None:
         return None

@@ -16,19 +16,23 @@ other. ``constants_of`` finds by how much both are larger or smaller on another 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median, variance
 
 from frameworktax.analysis.bill import DEVICE
+from frameworktax.analysis.curves import Blocks
 from frameworktax.errors import StoreError
 from frameworktax.records import Estimate, Measurement, device_of
-from frameworktax.stats import CONFIDENCE, MIN_PROCESSES, by_process, log_bias, t_quantile
-
-Blocks = Mapping[tuple[int, int], float]
-"""(process, round) → block median, ns."""
+from frameworktax.stats import (
+    CONFIDENCE,
+    MIN_PROCESSES,
+    by_process,
+    log_bias,
+    log_ratios,
+    t_quantile,
+)
 
 CONSTANTS_FROM = "AMD EPYC, 2 processors, a virtual machine"
 """The host whose recordings ``PROCESS_SD``, ``SESSION_SD`` and ``BLOCK_NOISE`` are from."""
@@ -140,9 +144,7 @@ def paired(before: Blocks, after: Blocks, constants: Constants = ELSEWHERE) -> C
     fewer than ``MIN_PROCESSES`` processes it is taken over the blocks, and ``process_sd`` stands
     for what they cannot show.
     """
-    ratios: dict[int, list[float]] = defaultdict(list)
-    for key in before.keys() & after.keys():
-        ratios[key[0]].append(math.log(after[key] / before[key]))
+    ratios = log_ratios(after, before)
     if sum(map(len, ratios.values())) < 2:
         return None
     values = [median(found) for found in ratios.values()]
@@ -534,7 +536,7 @@ def blocks(m: Measurement) -> Blocks:
     Raises:
         StoreError: a time is not above zero.
     """
-    found = {(process, round_): ns for process, round_, ns in m.blocks_ns}
+    found: Blocks = {(process, round_): ns for process, round_, ns in m.blocks_ns}
     if not found:
         found = {(p, 0): float(median(calls)) for p, calls in enumerate(m.samples_ns) if calls}
     times = [*found.values(), *(ns for _, ns in m.calibrator_ns)]
