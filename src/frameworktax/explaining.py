@@ -50,16 +50,12 @@ def explain(path: str | Path, *, what_if: WhatIf | None = None, step: str | None
         TraceError: it is a trace that cannot be read.
         StoreError: it is a store or document that cannot be read.
     """
-    return Results(explain_run(Path(path), what_if=what_if, step=step), Path(path))
-
-
-def explain_run(path: Path, *, what_if: WhatIf | None = None, step: str | None = None) -> Run:
-    """Return the document of ``explain``."""
     if what_if is not None:
         check(what_if)
-    loaded = load(path, step)
+    loaded = load(Path(path), step)
     found = loaded.predict(what_if) if what_if is not None else ()
-    return replace(loaded.run, predictions=loaded.run.predictions + found)
+    run = replace(loaded.run, predictions=loaded.run.predictions + found)
+    return Results(run, Path(path))
 
 
 def whatif(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from frameworktax.explaining import explain_run
+from frameworktax.explaining import explain
 
 
 def test_two_large_linear_layers_are_not_called_framework_bound(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_two_large_linear_layers_are_not_called_framework_bound(tmp_path: Path) 
                     model(given)
     path = tmp_path / "trace.json"
     recorded.export_chrome_trace(str(path))
-    trace = explain_run(path).trace
+    trace = explain(path).run.trace
     assert trace is not None
     assert [step["name"] for step in trace["steps"]] == ["forward"] * 3
     assert (trace["regime"], trace["no_regime"], trace["tax_share"]) == (None, "no-device", None)

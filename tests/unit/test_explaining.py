@@ -14,7 +14,7 @@ from frameworktax import store
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.errors import FrameworktaxError, UsageError
-from frameworktax.explaining import explain_run
+from frameworktax.explaining import explain
 from frameworktax.report import json_document
 
 DATA = Path(__file__).parents[1] / "data"
@@ -24,27 +24,27 @@ DATA = Path(__file__).parents[1] / "data"
 def test_a_trace_by_any_name(tmp_path, name):
     path = tmp_path / name
     path.write_text(cases.trace(*cases.one_step()))
-    assert explain_run(path).trace["source"] == "kineto"
+    assert explain(path).run.trace["source"] == "kineto"
     path.write_bytes(gzip.compress(path.read_bytes()))
-    assert explain_run(path).trace["source"] == "kineto"
+    assert explain(path).run.trace["source"] == "kineto"
     path.write_text("  \n[" + ",".join(cases.one_step()) + "]")
-    assert explain_run(path).trace["events"] == 13
+    assert explain(path).run.trace["events"] == 13
 
 
 def test_a_list_of_events_far_behind_what_stands_before_it(tmp_path):
     path = tmp_path / "t.json"
     head = f'"deviceProperties": [{{"id": 0, "name": "{"x" * 5_000_000}"}}], '
     path.write_text(cases.trace(*cases.one_step(), head=head))
-    assert explain_run(path).trace["events"] == 13
+    assert explain(path).run.trace["events"] == 13
 
 
 def test_what_replaces_nsight_systems_and_xplane(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\n\x02\x12\0")
     with pytest.raises(UsageError, match="create_perfetto_trace"):
-        explain_run(tmp_path / "a.bin")
+        explain(tmp_path / "a.bin")
     (tmp_path / "b.bin").write_bytes(b"SQLite format 3\0")
     with pytest.raises(UsageError, match="export_chrome_trace"):
-        explain_run(tmp_path / "b.bin")
+        explain(tmp_path / "b.bin")
 
 
 def test_a_store_its_shard_and_its_document(tmp_path):
@@ -53,10 +53,10 @@ def test_a_store_its_shard_and_its_document(tmp_path):
     with store.Writer(tmp_path / "store", session) as writer:
         for record in records:
             writer.write(record)
-    told = explain_run(tmp_path / "store")
+    told = explain(tmp_path / "store").run
     assert told.headline == build(records).headline
     shard = shutil.copy(writer.path, tmp_path / "anything")
-    assert explain_run(Path(shard)).headline == told.headline
+    assert explain(Path(shard)).run.headline == told.headline
     document = json.loads(json_document.text(told))
     for name, text in {
         "first": json.dumps(document),
@@ -64,7 +64,7 @@ def test_a_store_its_shard_and_its_document(tmp_path):
     }.items():
         path = tmp_path / name
         path.write_text(text)
-        assert explain_run(path).headline == told.headline
+        assert explain(path).run.headline == told.headline
 
 
 def test_from_python(tmp_path):
@@ -99,7 +99,7 @@ def test_anything_else_is_one_line(tmp_path, content):
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(FrameworktaxError) as caught:
-        explain_run(path)
+        explain(path)
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
@@ -107,8 +107,8 @@ def test_anything_else_is_one_line(tmp_path, content):
 
 def test_nothing_there_and_nothing_asked(tmp_path):
     with pytest.raises(UsageError, match=r"no such file.*explain takes"):
-        explain_run(tmp_path / "none")
+        explain(tmp_path / "none")
     with pytest.raises(FrameworktaxError, match="holds no results"):
-        explain_run(tmp_path)
+        explain(tmp_path)
     with pytest.raises(UsageError, match="--device-speed must be above zero"):
-        explain_run(DATA / "h100-bert-small-step.json", what_if=WhatIf(device_speed=0))
+        explain(DATA / "h100-bert-small-step.json", what_if=WhatIf(device_speed=0))

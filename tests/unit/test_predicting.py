@@ -10,7 +10,7 @@ from frameworktax import store
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.errors import UsageError
-from frameworktax.explaining import explain_run
+from frameworktax.explaining import explain
 from frameworktax.records import Estimate, Prediction, Run
 
 TRACE = Path(__file__).parents[1] / "data" / "h100-bert-small-step.json"
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 def test_the_same_answers_from_results_a_document_and_a_path(folder):
     asked = WhatIf(host_speed=2, runtime="onnxruntime")
-    told = explain_run(folder, what_if=asked).predictions
+    told = explain(folder, what_if=asked).run.predictions
     assert told
     run = build(data.sample_records())
     for source in (ft.Results(run, folder), run, folder, str(folder)):
@@ -47,12 +47,12 @@ def test_an_answer_has_a_formula_an_interval_and_the_error_it_has_shown(folder):
 
 def test_a_trace_is_asked_step_by_step_and_through_its_results():
     found = ft.whatif(TRACE, device_speed=2)
-    assert tuple(found) == explain_run(TRACE, what_if=WhatIf(device_speed=2)).predictions
+    assert tuple(found) == explain(TRACE, what_if=WhatIf(device_speed=2)).run.predictions
     assert tuple(ft.whatif(ft.explain(TRACE), device_speed=2)) == tuple(found)
 
 
 def test_earlier_predictions_in_a_document_are_not_told_again(folder):
-    run = explain_run(folder, what_if=WhatIf(host_speed=3))
+    run = explain(folder, what_if=WhatIf(host_speed=3)).run
     assert {p.change for p in ft.whatif(run, host_speed=2)} == {"--host-speed 2"}
 
 

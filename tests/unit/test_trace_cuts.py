@@ -86,11 +86,11 @@ def decode(first_start, *more):
 
 
 def read(tmp_path, *events):
-    from frameworktax.explaining import explain_run
+    from frameworktax.explaining import explain
 
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*events))
-    return explain_run(path)
+    return explain(path).run
 
 
 def test_a_host_ahead_of_a_saturated_device(tmp_path):

@@ -11,7 +11,7 @@ import trace_cases as cases
 from rich.console import Console
 
 from frameworktax.analysis.whatif.formulas import WhatIf
-from frameworktax.explaining import explain_run
+from frameworktax.explaining import explain
 from frameworktax.report import html, json_document, trace_blocks
 from frameworktax.report.render_terminal import print_blocks
 from frameworktax.report.run_blocks import run_blocks
@@ -25,7 +25,7 @@ SHARED = Path(
 def explained(tmp_path, *events, **options):
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*events))
-    return explain_run(path, **options)
+    return explain(path, **options).run
 
 
 def codes(run):
@@ -137,7 +137,7 @@ def test_what_cannot_be_trusted_is_noted(tmp_path, events, code):
 def test_a_file_that_is_cut_off_is_noted(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*cases.one_step())[:-120])
-    run = explain_run(path)
+    run = explain(path).run
     assert "trace-cut-off" in codes(run)
     assert run.trace["cut"] == "it ends within the list of events"
 
@@ -148,7 +148,7 @@ def test_it_is_a_document_of_the_schema_and_comes_back_as_it_was(tmp_path):
     jsonschema.validate(document, json_document.schema())
     path = tmp_path / "run.json"
     path.write_text(json.dumps(document))
-    assert explain_run(path) == run
+    assert explain(path).run == run
 
 
 def test_predictions_come_from_the_steps(tmp_path):
@@ -205,7 +205,7 @@ def test_the_page_has_the_tables_and_the_predictions(tmp_path):
 def test_the_whole_recorded_traces(tmp_path):
     if not (SHARED / "traces").exists():
         pytest.skip("no folder of recorded traces: set FRAMEWORKTAX_SHARED")
-    trace = explain_run(SHARED / "traces" / "h100-bert-small.json.gz").trace
+    trace = explain(SHARED / "traces" / "h100-bert-small.json.gz").run.trace
     (step,) = trace["steps"]
     assert (step["kernel_ns"], step["device_wall_ns"]) == (309_437, 3_907_827)
     assert (step["kernels"], step["copies"], step["launches"]) == (60, 1, 60)
@@ -214,7 +214,7 @@ def test_the_whole_recorded_traces(tmp_path):
     (wait,) = trace["waits"]
     assert wait["operator"] == "aten::is_nonzero"
     assert "_prepare_4d_attention_mask_for_sdpa" in wait["line"]
-    trace = explain_run(SHARED / "traces" / "a100-alexnet.json.gz").trace
+    trace = explain(SHARED / "traces" / "a100-alexnet.json.gz").run.trace
     device = trace["devices"]["0"]
     assert (device["kernel_ns"], device["kernels"], device["copies"]) == (66_141_000, 79, 19)
     assert trace["launches"] == 79

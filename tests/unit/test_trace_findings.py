@@ -8,7 +8,7 @@ DATA = Path(__file__).parents[1] / "data"
 import trace_cases as cases
 
 from frameworktax.errors import UsageError
-from frameworktax.explaining import explain_run
+from frameworktax.explaining import explain
 
 US, MS = 1_000, 1_000_000
 
@@ -16,7 +16,7 @@ US, MS = 1_000, 1_000_000
 def explained(tmp_path, *events, **options):
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*events))
-    return explain_run(path, **options)
+    return explain(path, **options).run
 
 
 def mark(name, start, end):
@@ -72,7 +72,7 @@ def test_an_expression_chooses_the_steps(tmp_path):
     with pytest.raises(UsageError, match="regular expression"):
         explained(tmp_path, *ANNOTATED, step="(")
     with pytest.raises(UsageError, match="no trace"):
-        explain_run(DATA / "other_tools" / "framework_tax_figures.csv", step="x")
+        explain(DATA / "other_tools" / "framework_tax_figures.csv", step="x")
 
 
 def test_annotations_that_launch_nothing_are_no_steps(tmp_path):
@@ -209,7 +209,7 @@ def test_linear_layers_on_a_cpu_are_not_called_framework_bound(tmp_path):
 
 
 def test_the_recorded_step_of_bert_small():
-    run = explain_run(DATA / "h100-bert-small-step.json")
+    run = explain(DATA / "h100-bert-small-step.json").run
     assert run.trace["regime"] == "framework-bound"
     (wait,) = run.trace["waits"]
     assert (wait["operator"], wait["call"], wait["ns"]) == (
@@ -225,7 +225,7 @@ def test_the_recorded_step_of_bert_small():
 
 
 def test_the_recorded_forward_pass_of_alexnet():
-    run = explain_run(DATA / "a100-alexnet.json")
+    run = explain(DATA / "a100-alexnet.json").run
     (step,) = run.trace["steps"]
     assert (step["name"].rpartition("|measure|")[2], step["wall_ns"]) == ("forward]", 36_356_000)
     assert run.trace["devices"]["0"]["kernel_ns"] == 66_141_000

@@ -62,8 +62,8 @@ def explain_command(
     """
     given = dict(locals())
     from frameworktax.analysis.whatif.formulas import WhatIf
-    from frameworktax.explaining import explain_run
+    from frameworktax.explaining import explain
 
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
     asked = WhatIf(**arguments(WhatIf, given))
-    out.run(explain_run(path, what_if=asked if asked != WhatIf() else None, step=step))
+    out.run(explain(path, what_if=asked if asked != WhatIf() else None, step=step).run)
