@@ -28,6 +28,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from frameworktax.analysis.bill import from_samples
+from frameworktax.analysis.estimates import exactly
 from frameworktax.analysis.places import layers
 from frameworktax.analysis.where import where
 from frameworktax.attribution.buckets import itemise
@@ -333,8 +334,7 @@ def _latency(plain: Sequence[int], sampled: Sequence[int]) -> Estimate | None:
     if not values:
         return None
     if len(values) == 1:
-        value = float(values[0])
-        return Estimate(value=value, low=value, high=value, method="one run", n=1)
+        return exactly(float(values[0]), "one run")
     size = -(-len(values) // BATCHES)
     means = [fmean(values[i : i + size]) for i in range(0, len(values), size)]
     return mean_interval(means, "mean of runs in place")

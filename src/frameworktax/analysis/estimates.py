@@ -10,6 +10,11 @@ from frameworktax.records import Estimate, Measurement
 from frameworktax.stats import NORMAL_95, mean_interval, ratio_interval
 
 
+def exactly(value: float, method: str) -> Estimate:
+    """Return a single value: it has no interval."""
+    return Estimate(value=value, low=value, high=value, method=method, n=1)
+
+
 def product(a: Estimate, b: Estimate, method: str) -> Estimate:
     """Return a × b for independent a and b; half-widths are √((b·δa)² + (a·δb)²), each side."""
     value = a.value * b.value

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from frameworktax.analysis.advice import WORTH, ranked
-from frameworktax.analysis.estimates import duration, percent, times
+from frameworktax.analysis.estimates import duration, exactly, percent, times
 from frameworktax.analysis.trace.bill import slowed
 from frameworktax.analysis.whatif import replay
 from frameworktax.analysis.whatif.replay import Change
 from frameworktax.errors import UsageError
-from frameworktax.records import Advice, Estimate
+from frameworktax.records import Advice
 from frameworktax.traces.timeline import Step, Timeline
 
 PART = 0.1
@@ -40,12 +40,7 @@ def advise(
 
 def _bound(action: str, evidence: str, before: float, after: float) -> Advice:
     gain = before / max(after, 1.0)  # where nothing is left: as if it were 1 ns
-    return Advice(
-        action=action,
-        evidence=evidence,
-        gain=Estimate(value=gain, low=gain, high=gain, method=METHOD, n=1),
-        kind="bound",
-    )
+    return Advice(action=action, evidence=evidence, gain=exactly(gain, METHOD), kind="bound")
 
 
 def _on_device(

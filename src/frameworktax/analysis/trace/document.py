@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.analysis.estimates import duration, one_minus, percent, scaled
+from frameworktax.analysis.estimates import duration, exactly, one_minus, percent, scaled
 from frameworktax.analysis.regime import gpu_regime
 from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.analysis.trace.advice import advise
@@ -63,6 +63,7 @@ NOTES = {
 DRAWS = 1000
 MIN_STEPS = 5
 """Steps from which the share of the device has an interval; fewer are given as they are."""
+RECORDED = "as recorded, no interval"
 
 
 def document(timeline: Timeline, name: str) -> Run:
@@ -252,7 +253,7 @@ def _regime(
         start = np.concatenate([step.device_start_ns for step, _ in own])
         end = np.concatenate([step.device_end_ns for step, _ in own])
         span = int(end.max() - start.min())
-        return gpu_regime(_exactly(_part(intervals.union_ns(start, end), span))), None
+        return gpu_regime(exactly(_part(intervals.union_ns(start, end), span), RECORDED)), None
     wall, startup_ns, unknown = int(row.sum()), _sum(row, "startup"), _sum(row, "unknown")
     if tax_share is None:
         if not len(timeline.work):
@@ -325,7 +326,7 @@ def _tax_share(table: Ns, walls: Ns) -> Estimate | None:
     seen = walls - unknown
     if not seen.sum():
         return None
-    found = _exactly(1 - float(busy.sum() / seen.sum()))
+    found = exactly(1 - float(busy.sum() / seen.sum()), RECORDED)
     if len(walls) >= MIN_STEPS:
         rng = np.random.default_rng(SEED)
         rows = [rng.integers(0, len(walls), len(walls)) for _ in range(DRAWS)]
@@ -342,10 +343,6 @@ def _tax_share(table: Ns, walls: Ns) -> Estimate | None:
     low = 1 - float((busy + unknown).sum()) / whole
     high = 1 - float(busy.sum()) / whole
     return replace(found, low=min(found.low, low), high=max(found.high, high))
-
-
-def _exactly(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value, method="as recorded, no interval", n=1)
 
 
 # --- what cannot be trusted ---------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from frameworktax.analysis.estimates import exactly
 from frameworktax.errors import UsageError
 from frameworktax.records import Estimate
 from frameworktax.stats import mean_interval
@@ -316,6 +317,4 @@ def variants(queues: Queues, change: Change) -> list[Queues]:
 
 
 def _over(values: Sequence[float], method: str) -> Estimate:
-    one = values[0]
-    only = Estimate(value=one, low=one, high=one, method=f"{method}, one step", n=1)
-    return mean_interval(values, method) or only
+    return mean_interval(values, method) or exactly(values[0], f"{method}, one step")
