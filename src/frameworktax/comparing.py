@@ -28,7 +28,14 @@ from frameworktax.errors import DeploymentError, StoreError, UsageError, check_k
 from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import DEPLOYED, FLOOR, Environment, Run
+from frameworktax.records import (
+    DEPLOYED,
+    FLOOR,
+    Environment,
+    Run,
+    session_order,
+    sessions_of,
+)
 from frameworktax.report import json_document
 from frameworktax.runtimes import deployment
 from frameworktax.stats import UNTIL
@@ -178,9 +185,14 @@ def last_two(source: Source) -> tuple[Run, Run]:
         raise UsageError("compare needs two inputs; name a second one")
     folder = source.store if isinstance(source, api.Results) else Path(source)
     records, _ = store.read(folder)
-    newest, _ = gather(records)
-    last = {(p.point.key(), p.session) for p in newest if p.measured}
-    older = [record for record in records if (point_key(record), record.session) not in last]
+    started = {session.session: session.started for session in sessions_of(records)}
+    age = {r.session: session_order(r.session, started.get(r.session, "")) for r in records}
+    newest: dict[str | None, tuple[str, str]] = {
+        p.point.key(): age[p.session] for p in gather(records)[0] if p.measured
+    }
+    older = [r for r in records if (key := point_key(r)) in newest and age[r.session] < newest[key]]
+    sessions = {r.session for r in older}  # their environments and calibrators, and no others
+    older += [r for r in records if point_key(r) is None and r.session in sessions]
     before, after = api.document(older), api.document(records)
     earlier = {m.point for m in before.measurements}
     if not any(m.point in earlier and m.runtime != FLOOR for m in after.measurements):

@@ -15,7 +15,7 @@ from frameworktax.analysis.compare.comparison import compare
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.host import cache
-from frameworktax.records import Estimate, Note, Run
+from frameworktax.records import Block, Estimate, Note, Run
 
 OLD = build(made.session())
 
@@ -312,6 +312,26 @@ def test_a_store_alone_is_compared_with_its_session_before(tmp_path):
         ft.compare(made.write(tmp_path / "one", made.session()))
     shards = sorted(store.glob("*.jsonl"))
     assert ft.compare(*shards, gate=0.05).comparison.points == found.comparison.points
+
+
+def test_the_session_before_has_its_own_environment(tmp_path):
+    libraries = {**data.ENVIRONMENT.libraries, "torch": "2.14.0+cpu"}
+    upgraded = replace(data.ENVIRONMENT, libraries=libraries)
+    newer = made.session(made.NEW, environment=upgraded)
+    store = made.write(tmp_path / "s", made.session(), newer)
+    (difference,) = ft.compare(store).comparison.environment
+    assert (difference.before, difference.after) == ("2.13.0+cpu", "2.14.0+cpu")
+    elsewhere = made.session("20261122T100000-cccc", environment=replace(upgraded, host="node-2"))
+    with pytest.raises(UsageError, match="--across"):
+        ft.compare(made.write(store, elsewhere))
+
+
+def test_a_session_that_was_cut_off_later_is_not_the_one_before(tmp_path):
+    cut = [
+        r for r in made.session(made.NEW) if not isinstance(r, Block) or r.process == r.round == 0
+    ]
+    with pytest.raises(UsageError, match="no point in two sessions"):
+        ft.compare(made.write(tmp_path / "s", made.session(), cut))
 
 
 def test_a_baseline_tells_what_its_store_tells(tmp_path):
