@@ -28,14 +28,7 @@ from frameworktax.errors import DeploymentError, StoreError, UsageError, check_k
 from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import (
-    DEPLOYED,
-    FLOOR,
-    Environment,
-    Run,
-    session_order,
-    sessions_of,
-)
+from frameworktax.records import DEPLOYED, FLOOR, Environment, Run, session_order, sessions_of
 from frameworktax.report import json_document
 from frameworktax.runtimes import deployment
 from frameworktax.stats import UNTIL

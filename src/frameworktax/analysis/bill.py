@@ -142,8 +142,7 @@ class SampledBill(Bill):
     @cached_property
     def share(self) -> Estimate:
         """The tax; its interval reaches to all that machine code leaves open."""
-        kernel, (less, more) = self._kernel, self._open
-        return kernel.at(1 - kernel.value, 1 - (kernel.high + more), 1 - (kernel.low - less))
+        return one_minus(_reaching(self._kernel, *self._open))
 
     @cached_property
     def lines(self) -> Mapping[str, float]:

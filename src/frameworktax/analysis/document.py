@@ -362,8 +362,7 @@ def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
         )
     if records.point.runtime == FLOOR:
         return Note("floor", "does nothing: its latency is the harness's own cost per call")
-    text = "kernel time was not measured: no breakdown and no regime"
-    return Note("no-kernel-time", text)
+    return Note("no-kernel-time", "kernel time was not measured: no breakdown and no regime")
 
 
 def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], regime.Device | None]:

@@ -285,14 +285,12 @@ def _points(
     """
     found = {}
     for m in run.measurements:
-        workload = m.workload
-        if m.runtime in (runtime or (m.runtime,)) and workload.model in (
-            model or (workload.model,)
-        ):
-            workload = replace(workload, model=model.get(workload.model, workload.model))
+        name = m.workload.model
+        is_meant = m.runtime in (runtime or (m.runtime,)) and name in (model or (name,))
+        if is_meant and m.runtime != FLOOR:
+            workload = replace(m.workload, model=model.get(name, name))
             point = replace(m.point, workload=workload, runtime=runtime.get(m.runtime, m.runtime))
-            if m.runtime != FLOOR:
-                found[point] = m
+            found[point] = m
     return found
 
 
