@@ -46,6 +46,15 @@ def test_time_off_the_cpu_is_a_line_and_part_of_the_tax():
     assert found.share.value == pytest.approx(0.6)
 
 
+def test_lines_add_up_where_time_off_the_cpu_is_known_of_one_process_alone():
+    stretch = {"kernel": 500, "python": 500}
+    known = cpu(stretch, stretch, off_cpu_ns=200_000_000)
+    other = replace(known, process=1, off_cpu_ns=None)
+    found = bill.from_samples(LATENCY, [known, other])
+    assert found.lines["wait"] == pytest.approx(400_000)
+    assert sum(found.lines.values()) == pytest.approx(LATENCY.value)
+
+
 def test_time_in_which_others_held_the_processor_is_nobodys_cost():
     stretch = {"kernel": 500, "python": 500}
     attribution = cpu(stretch, stretch, off_cpu_ns=500_000_000, queued_ns=500_000_000)

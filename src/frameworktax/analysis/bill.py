@@ -73,14 +73,16 @@ class _Sampled:
 
     Attributes:
         attributions: with samples, all of one sampler.
-        level: latency of this process over the mean of all that were sampled; None for all of
-            them where one was not timed.
+        level: latency of this process over the mean of all that were sampled; 1 where they were
+            not all timed.
+        is_timed: whether they were.
         pace: mean call while sampled over mean call while timed, medians over rounds; None where
             it was not timed.
     """
 
     attributions: Sequence[Attribution]
-    level: float | None
+    level: float
+    is_timed: bool
     pace: float | None
 
     @cached_property
@@ -94,8 +96,7 @@ class _Sampled:
     @cached_property
     def weight(self) -> float:
         """The part of the mean latency that one sample stands for."""
-        level = 1.0 if self.level is None else self.level
-        return level * (1 - self.wait) / sum(self.totals)
+        return self.level * (1 - self.wait) / sum(self.totals)
 
     @cached_property
     def stretches(self) -> Sequence[Mapping[str, int]]:
@@ -108,9 +109,9 @@ class _Sampled:
         """Number of samples of each stretch."""
         return [sum(s.values()) for s in self.stretches]
 
-    def of(self, line: str) -> Sequence[int]:
-        """Return how many samples a line has, by stretch."""
-        return [s.get(line, 0) for s in self.stretches]
+    def of(self, *lines: str) -> Sequence[int]:
+        """Return how many samples some lines have, by stretch."""
+        return [sum([s.get(line, 0) for line in lines]) for s in self.stretches]
 
 
 class SampledBill(Bill):
@@ -149,18 +150,15 @@ class SampledBill(Bill):
         """Line → ns in a call; they add up to the latency."""
         used = [a for one in self.processes for a in one.attributions]
         seen = {"kernel", "remainder"}.union(*(s for one in self.processes for s in one.stretches))
-        off_cpu = 0.0
-        if all(a.off_cpu_ns is not None for a in used):
+        if any(a.off_cpu_ns is not None for a in used):
             seen.add("wait")
-            off_cpu = fmean(
-                [one.wait * (1.0 if one.level is None else one.level) for one in self.processes]
-            )
         lines = {
             line: self._part([one.of(line) for one in self.processes]) * self.latency.value
             for line in BILL
             if line in seen
         }
         if "wait" in lines:
+            off_cpu = fmean([one.wait * one.level for one in self.processes])
             lines["wait"] += off_cpu * self.latency.value
         return lines
 
@@ -181,14 +179,13 @@ class SampledBill(Bill):
         Over timed processes their intervals are of the products, as both vary with the process.
         """
         latency, share = self.latency, self._kernel
-        levels = [one.level for one in self.processes if one.level is not None]
-        if len(levels) < len(self.processes) or len(levels) < 2:
+        if len(self.processes) < 2 or not self.processes[0].is_timed:
             kernel, tax = (
                 product(latency, part, share.method) for part in (share, one_minus(share))
             )
         else:
             kernels = [one.weight * sum(one.of("kernel")) for one in self.processes]
-            taxes = [level - part for level, part in zip(levels, kernels, strict=True)]
+            taxes = [one.level - part for one, part in zip(self.processes, kernels, strict=True)]
             kernel, tax = (
                 scaled(_around(value, parts, share.method), latency.value)
                 for value, parts in ((share.value, kernels), (1 - share.value, taxes))
@@ -204,8 +201,7 @@ class SampledBill(Bill):
     @cached_property
     def memory(self) -> Estimate:
         """The share that goes into the allocator and the page faults behind it."""
-        parts = [(one.of("allocator"), one.of("system")) for one in self.processes]
-        counts = [[a + b for a, b in zip(*both, strict=True)] for both in parts]
+        counts = [one.of("allocator", "system") for one in self.processes]
         return self._interval(counts, "allocator and system share of samples")
 
     @cached_property
@@ -300,8 +296,8 @@ class SampledBill(Bill):
         if len(self.processes) > 1:
             parts = [one.weight * sum(c) for one, c in zip(self.processes, counts, strict=True)]
             value = fmean(parts)
-            levels = [1.0 if one.level is None else one.level for one in self.processes]
-            residuals = [part - value * level for part, level in zip(parts, levels, strict=True)]
+            each = zip(self.processes, parts, strict=True)
+            residuals = [part - value * one.level for one, part in each]
             return _around(value, residuals, method)
         (one,) = self.processes
         totals = one.totals if len(counts[0]) > 1 else [sum(one.totals)]
@@ -331,7 +327,8 @@ def _sampled(
     return [
         _Sampled(
             found,
-            levels[p] / mean if mean else None,
+            levels[p] / mean if mean else 1.0,
+            bool(mean),
             _pace(found, timed_ns[p][1]) if p in timed_ns else None,
         )
         for p, found in sorted(of_process.items())
