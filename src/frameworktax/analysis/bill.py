@@ -153,7 +153,7 @@ class SampledBill(Bill):
         if any(a.off_cpu_ns is not None for a in used):
             seen.add("wait")
         lines = {
-            line: self._part([one.of(line) for one in self.processes]) * self.latency.value
+            line: fmean(self._parts([one.of(line) for one in self.processes])) * self.latency.value
             for line in BILL
             if line in seen
         }
@@ -184,7 +184,7 @@ class SampledBill(Bill):
                 product(latency, part, share.method) for part in (share, one_minus(share))
             )
         else:
-            kernels = [one.weight * sum(one.of("kernel")) for one in self.processes]
+            kernels = self._parts([one.of("kernel") for one in self.processes])
             taxes = [one.level - part for one, part in zip(self.processes, kernels, strict=True)]
             kernel, tax = (
                 scaled(_around(value, parts, share.method), latency.value)
@@ -264,7 +264,7 @@ class SampledBill(Bill):
     def _open(self) -> tuple[float, float]:
         """By how much less and more of the latency kernels may take than machine code shows."""
         copied, unnamed, unread = (
-            self._part(self._detail(part)) for part in ("copying", "unnamed", "unread")
+            fmean(self._parts(self._detail(part))) for part in ("copying", "unnamed", "unread")
         )
         misjudged = min(MISJUDGED, unnamed + copied)  # of no more than was judged
         return copied + misjudged, unread + misjudged
@@ -273,13 +273,9 @@ class SampledBill(Bill):
         """Return how many samples a part of the kernels has, by process."""
         return [[sum([a.detail.get(part, 0) for a in one.attributions])] for one in self.processes]
 
-    def _part(self, counts: Sequence[Sequence[int]]) -> float:
-        """Return the value of ``_interval``."""
-        if len(self.processes) > 1:
-            weighed = zip(self.processes, counts, strict=True)
-            return fmean([one.weight * sum(own) for one, own in weighed])
-        (one,) = self.processes
-        return sum(counts[0]) / sum(one.totals) * (1 - one.wait)
+    def _parts(self, counts: Sequence[Sequence[int]]) -> list[float]:
+        """Return the part of the mean latency that some of the samples take, by process."""
+        return [one.weight * sum(own) for one, own in zip(self.processes, counts, strict=True)]
 
     def _interval(self, counts: Sequence[Sequence[int]], method: str) -> Estimate:
         """Return the share of the latency that some of the samples take, over processes.
@@ -294,7 +290,7 @@ class SampledBill(Bill):
             method: of the result.
         """
         if len(self.processes) > 1:
-            parts = [one.weight * sum(c) for one, c in zip(self.processes, counts, strict=True)]
+            parts = self._parts(counts)
             value = fmean(parts)
             each = zip(self.processes, parts, strict=True)
             residuals = [part - value * one.level for one, part in each]

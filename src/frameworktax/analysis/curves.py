@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
-from frameworktax.analysis.estimates import difference
+from frameworktax.analysis.estimates import difference, shifted
 from frameworktax.records import Estimate
 from frameworktax.stats import by_process, mean_interval, process_interval, ratio_interval
 
@@ -113,5 +113,4 @@ def _level(logs: Mapping[Hashable, Sequence[float]]) -> Estimate | None:
     found = process_interval(list(logs.values()))
     if found is None:
         return None
-    shift = fmean(median(values) for values in logs.values()) - found.value
-    return found.at(found.value + shift, found.low + shift, found.high + shift)
+    return shifted(found, fmean(median(values) for values in logs.values()) - found.value)

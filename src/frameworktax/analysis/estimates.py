@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import mul, sub
 from statistics import median
 
 from frameworktax.records import Estimate, Measurement
@@ -17,17 +18,12 @@ def exactly(value: float, method: str) -> Estimate:
 
 def product(a: Estimate, b: Estimate, method: str) -> Estimate:
     """Return a × b for independent a and b; half-widths are √((b·δa)² + (a·δb)²), each side."""
-    value = a.value * b.value
-    down = math.hypot(b.value * (a.value - a.low), a.value * (b.value - b.low))
-    up = math.hypot(b.value * (a.high - a.value), a.value * (b.high - b.value))
-    return _estimate(value, down, up, method, a, b)
+    return propagate(mul, method, a, b)
 
 
 def difference(a: Estimate, b: Estimate, method: str) -> Estimate:
     """Return a − b, signed, for independent a and b; half-widths add in squares."""
-    down = math.hypot(a.value - a.low, b.high - b.value)
-    up = math.hypot(a.high - a.value, b.value - b.low)
-    return _estimate(a.value - b.value, down, up, method, a, b)
+    return propagate(sub, method, a, b)
 
 
 def quotient(a: Estimate, b: Estimate, method: str) -> Estimate:
@@ -65,6 +61,11 @@ def one_minus(share: Estimate) -> Estimate:
 def scaled(estimate: Estimate, factor: float) -> Estimate:
     """Return the estimate times a positive constant."""
     return estimate.at(estimate.value * factor, estimate.low * factor, estimate.high * factor)
+
+
+def shifted(estimate: Estimate, by: float) -> Estimate:
+    """Return the estimate plus a constant."""
+    return estimate.at(estimate.value + by, estimate.low + by, estimate.high + by)
 
 
 def inverse(ratio: Estimate) -> Estimate:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
-from frameworktax.analysis.estimates import product, share_interval
+from frameworktax.analysis.estimates import product, share_interval, shifted
 from frameworktax.records import BILL, By, Estimate, Layer, Module, Operator, Places, SourceLine
 from frameworktax.stats import ONE_PROCESS
 
@@ -198,10 +197,4 @@ def _estimate(
     totals = [sum(sum(buckets.values()) for buckets in counts.values()) for counts in stretches]
     parts = [sum(counts.get(place, {}).values()) for counts in stretches]
     shown = product(whole, share_interval(parts, totals, method), method)
-    value = sum(bill.values())
-    return replace(
-        shown,
-        value=value,
-        low=value - (shown.value - shown.low),
-        high=value + (shown.high - shown.value),
-    )
+    return shifted(shown, sum(bill.values()) - shown.value)

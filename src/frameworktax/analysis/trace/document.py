@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.analysis.estimates import duration, exactly, one_minus, percent, scaled
+from frameworktax.analysis.estimates import duration, exactly, one_minus, percent, scaled, shifted
 from frameworktax.analysis.regime import gpu_regime
 from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.analysis.trace.advice import advise
@@ -263,16 +263,12 @@ def _regime(
         return None, "start-up"  # what is left is no picture of a warm step
     seen = unseen = one_minus(tax_share)
     if unknown:  # the interval is what of it may be busy, and no noise
-        seen, unseen = (
-            replace(seen, value=end, low=end, high=end) for end in (seen.low, seen.high)
-        )
+        seen, unseen = exactly(seen.low, RECORDED), exactly(seen.high, RECORDED)
     more = _part(doubt_ns, wall)
     host = _sum(row, *STARVED) - startup_ns
     others: dict[Open, Estimate] = {
         "start-up": _without(seen, wall, startup_ns),
-        "work-before-recording": replace(
-            unseen, value=unseen.value + more, low=unseen.low + more, high=unseen.high + more
-        ),
+        "work-before-recording": shifted(unseen, more),
         "profiler": _without(seen, wall, host * (1 - 1 / slowed(timeline))),
     }
     regime = gpu_regime(seen)
