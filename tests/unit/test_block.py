@@ -80,7 +80,7 @@ def test_shares_come_from_sampled_runs_and_latency_from_the_others(block, clock)
     assert found.share.value == 0.25
     assert (found.kernel.value, found.tax.value) == (3 * MS, 1 * MS)
     assert found.bill_ns["python"] == 1 * MS
-    assert sum(found.bill_ns.values()) == found.latency.value
+    assert sum(found.bill_ns.values()) == pytest.approx(found.latency.value)
     assert any(note.code == "sampler-inflation" for note in found.notes)
 
 

@@ -114,7 +114,7 @@ def test_one_block_has_no_interval_and_a_failure_has_a_reason(tmp_path):
 
 def test_a_later_crash_is_told_beside_what_was_measured(tmp_path):
     first, second = "20260101T000000-a", "20260102T000000-b"
-    fill(tmp_path, first, [subject(first), *blocks(first, [100, 102])])
+    fill(tmp_path, first, [subject(first), *blocks(first, [100, 102, 101, 101, 101])])
     crash = Outcome(session=second, point=AT.key(), process=0, status="crashed", reason="SIGSEGV")
     fill(tmp_path, second, [subject(second), crash])
     (line,) = summarise(store.read_columns(tmp_path)[0])
