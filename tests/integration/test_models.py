@@ -66,6 +66,20 @@ def test_flops_of_fused_layers_come_from_meta() -> None:
     assert describe(model, 2)["flops"] == 2 * 2 * 5 * 4 * 16 * (8 + 16)
 
 
+def test_operators_are_those_of_a_call_that_nothing_is_hooked_into() -> None:
+    """torch's transformer layer is one fused operator, but not where a layer in it has a hook."""
+    from frameworktax.models.base import Inputs, Model
+
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    model = Model(layer, lambda b: Inputs((torch.zeros(b, 5, 8),)), {"args.0": 0})
+    facts = describe(model, 3)
+    assert facts["operators"] == 1
+    assert facts["macs"] == 3 * 5 * (4 * 8 * 8 + 2 * 8 * 16)
+    assert facts["flops"] == 2 * facts["macs"] + 3 * 2 * 2 * 5 * 5 * 8
+    assert facts["notes"] == []
+    assert all(parameter.requires_grad for parameter in layer.parameters())
+
+
 def test_what_cannot_be_counted_is_none_with_a_note() -> None:
     from frameworktax.models.base import Inputs, Model
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from frameworktax.errors import flat
 from frameworktax.models import generate, onnx_file
 from frameworktax.models.base import Inputs, Model
 
@@ -140,43 +142,34 @@ def _count_real(
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    seen: list[str] = []
-
     class Operators(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to mypy here
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            seen.append(str(func))
+            self.names.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    macs, handles = _hook_macs(module)
-    wanting = [p for p in module.parameters() if p.requires_grad]
+    counted, called = Operators(), Operators()
     try:
-        # The counter hooks inputs that want a gradient, and fails; DeBERTa passes a weight as one.
-        # For the counter alone: which operators a product becomes depends on this.
-        for parameter in wanting:
-            parameter.requires_grad_(False)
-        with torch.no_grad(), _counter() as counter:
+        with torch.no_grad(), _counting_macs(module) as macs, _counter() as counter, counted:
             run(*inputs.args, **inputs.kwargs)
-        for parameter in wanting:
-            parameter.requires_grad_(True)
-        with torch.no_grad(), Operators():
+        # As it is measured: a transformer layer of torch's that has hooks leaves its fused operator
+        # out, and which operators a product becomes depends on weights that want a gradient.
+        with torch.no_grad(), called:
             run(*inputs.args, **inputs.kwargs)
     except Exception as error:  # noqa: BLE001 - a model that fails here fails as a row in eager too
-        text = " ".join(str(error).split())
-        notes.append(("counts-failed", f"not counted: {type(error).__name__}: {text}"))
+        text = f"not counted: {type(error).__name__}: {flat(str(error))}"
+        notes.append(("counts-failed", text))
         return None, None, None
-    finally:
-        for parameter in wanting:
-            parameter.requires_grad_(True)
-        for handle in handles:
-            handle.remove()
-    fused = any(name in operator for operator in seen for name in UNCOUNTED)
+    fused = any(name in operator for operator in counted.names for name in UNCOUNTED)
     by_operator = {str(k): n for k, n in counter.get_flop_counts().get("Global", {}).items()}
-    experts = by_operator.get("aten._grouped_mm", 0) // 2
-    # The hooks saw both passes. Experts are linear layers that are no modules.
-    linear = sum(macs) // 2 + experts
-    return linear, len(seen), None if fused else int(counter.get_total_flops())
+    # Experts are linear layers that are no modules.
+    linear = sum(macs) + by_operator.get("aten._grouped_mm", 0) // 2
+    return linear, len(called.names), None if fused else int(counter.get_total_flops())
 
 
 def _counter() -> Any:
@@ -204,11 +197,13 @@ def _counter() -> Any:
     return FlopCounterMode(display=False, custom_mapping=extra)
 
 
-def _hook_macs(module: torch.nn.Module) -> tuple[list[int], list[Any]]:
-    """Count multiply-adds of every linear, convolution and recurrent layer into the list.
+@contextmanager
+def _counting_macs(module: torch.nn.Module) -> Iterator[list[int]]:
+    """Yield a list that gets the multiply-adds of linear, convolution and recurrent layers.
 
     By layer and not by operator: a linear map of a transposed tensor is the same operator (bmm)
-    as a product of activations.
+    as a product of activations. No weight wants a gradient meanwhile: torch's counter hooks inputs
+    that do, and fails; DeBERTa passes a weight as one.
     """
     from torch import nn
 
@@ -233,8 +228,18 @@ def _hook_macs(module: torch.nn.Module) -> tuple[list[int], list[Any]]:
 
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
     kinds = (nn.Linear, nn.RNNBase, *convolutions)
-    return counts, [
+    handles = [
         layer.register_forward_hook(hook)
         for layer in module.modules()
         if isinstance(layer, kinds) or type(layer).__name__ in (*ATTENTION, TRANSPOSED)
     ]
+    wanting = [p for p in module.parameters() if p.requires_grad]
+    try:
+        for parameter in wanting:
+            parameter.requires_grad_(False)
+        yield counts
+    finally:
+        for parameter in wanting:
+            parameter.requires_grad_(True)
+        for handle in handles:
+            handle.remove()
