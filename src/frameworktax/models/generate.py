@@ -94,7 +94,35 @@ class Greedy(Decoder):
         self._handed = 0
 
 
-class Loop(Decoder):
+class _Stepping(Decoder):
+    """Decodes step by step over a static cache; all ones is the only mask."""
+
+    def __init__(self, module: Any, decoding: Decoding) -> None:
+        super().__init__(module, decoding)
+        # Logits of the last token alone, where the module can.
+        takes = inspect.signature(module.forward).parameters
+        self._last = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+
+    def _new_cache(self, length: int) -> Any:
+        from transformers import StaticCache
+
+        return StaticCache(config=self.module.config, max_cache_len=length + self._new_tokens)
+
+    def _next(self, step: Callable[..., Any], tokens: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Return the token that follows these in each sequence, (batch, 1)."""
+        logits = step(input_ids=tokens, past_key_values=cache, use_cache=True, **self._last).logits
+        following: torch.Tensor = logits[:, -1].argmax(dim=-1, keepdim=True)
+        return following
+
+    def _note_first(self, token: torch.Tensor) -> None:
+        import torch
+
+        if token.is_cuda:
+            torch.cuda.synchronize(token.device)
+        self.first_token_ns = time.perf_counter_ns()
+
+
+class Loop(_Stepping):
     """Greedy decoding over one step with a static cache, reused from call to call.
 
     Args:
@@ -109,48 +137,30 @@ class Loop(Decoder):
     def __init__(self, module: Any, decoding: Decoding, step: Callable[..., Any]) -> None:
         super().__init__(module, decoding)
         self._step = step
-        self._last = last_only(module)
-        self._caches: dict[tuple[int, int], Any] = {}
+        self._caches: dict[torch.Size, Any] = {}
 
     def __call__(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return prompt and new tokens; the mask is all ones."""
+        """Return prompt and new tokens."""
         import torch
 
-        del attention_mask
-        cache = self._cache(input_ids)
+        if input_ids.shape not in self._caches:
+            cache = self._new_cache(int(input_ids.shape[1]))
+            # Uncompiled, so that what is compiled never meets a cache without its tensors.
+            self._next(self.module, input_ids, cache)
+            self._caches[input_ids.shape] = cache
+        cache = self._caches[input_ids.shape]
+        cache.reset()
         made = [input_ids]
-        tokens = input_ids
         for number in range(self._new_tokens):
-            logits = self._step(
-                input_ids=tokens, past_key_values=cache, use_cache=True, **self._last
-            ).logits
-            tokens = logits[:, -1].argmax(dim=-1, keepdim=True)
+            made.append(self._next(self._step, made[-1], cache))
             if not number:
-                if tokens.is_cuda:
-                    torch.cuda.synchronize(tokens.device)
-                self.first_token_ns = time.perf_counter_ns()
-            made.append(tokens)
+                self._note_first(made[-1])
         return torch.cat(made, dim=1)
 
-    def _cache(self, input_ids: torch.Tensor) -> Any:
-        """Return an empty cache for prompts of this shape."""
-        from transformers import StaticCache
 
-        shape = (int(input_ids.shape[0]), int(input_ids.shape[1]))
-        if shape not in self._caches:
-            cache = StaticCache(
-                config=self.module.config, max_cache_len=shape[1] + self._new_tokens
-            )
-            # Uncompiled, so that what is compiled never meets a cache without its tensors.
-            self.module(input_ids=input_ids, past_key_values=cache, use_cache=True, **self._last)
-            self._caches[shape] = cache
-        self._caches[shape].reset()
-        return self._caches[shape]
-
-
-class Replayed(Decoder):
+class Replayed(_Stepping):
     """Greedy decoding whose steps are recorded once and replayed: tensors stay where they are.
 
     Args:
@@ -171,24 +181,18 @@ class Replayed(Decoder):
     ) -> None:
         super().__init__(module, decoding)
         self._record = record
-        self._last = last_only(module)
         self._recorded: dict[int, tuple[torch.Tensor, Call, Call, torch.Tensor]] = {}
 
     def __call__(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return prompt and new tokens; the mask is all ones."""
-        import torch
-
-        del attention_mask
+        """Return prompt and new tokens."""
         where = input_ids.data_ptr()  # a prompt that stands elsewhere is recorded anew
         if where not in self._recorded:  # the prompt is kept, so that nothing else gets its place
             self._recorded[where] = (input_ids, *self._steps(input_ids))
         _, prompt, step, made = self._recorded[where]
         prompt()
-        if input_ids.is_cuda:
-            torch.cuda.synchronize(input_ids.device)
-        self.first_token_ns = time.perf_counter_ns()
+        self._note_first(input_ids)
         for _ in range(self._new_tokens - 1):
             step()
         return made
@@ -196,24 +200,20 @@ class Replayed(Decoder):
     def _steps(self, input_ids: torch.Tensor) -> tuple[Call, Call, torch.Tensor]:
         """Return the prompt and a step as recorded, and where the tokens are written."""
         import torch
-        from transformers import StaticCache
 
-        batch, length = input_ids.shape
-        cache = StaticCache(config=self.module.config, max_cache_len=int(length) + self._new_tokens)
+        batch, length = map(int, input_ids.shape)
+        cache = self._new_cache(length)
         made = torch.cat([input_ids, input_ids.new_zeros(batch, self._new_tokens)], dim=1)
         token, place = input_ids.new_zeros(batch, 1), input_ids.new_zeros(1)
 
         def forward(ids: torch.Tensor) -> None:
-            logits = self.module(
-                input_ids=ids, past_key_values=cache, use_cache=True, **self._last
-            ).logits
-            token.copy_(logits[:, -1].argmax(dim=-1, keepdim=True))
+            token.copy_(self._next(self.module, ids, cache))
             made.index_copy_(1, place, token)
             place.add_(1)
 
         def prompt() -> None:
             cache.reset()
-            place.fill_(int(length))
+            place.fill_(length)
             forward(input_ids)
 
         def step() -> None:
@@ -225,10 +225,3 @@ class Replayed(Decoder):
             return first, lambda: None, made
         following, _ = self._record(step, prompt)
         return first, following, made
-
-
-def last_only(module: Any) -> dict[str, Any]:
-    """Return what has a module make logits of the last token alone, where it can."""
-    if "logits_to_keep" in inspect.signature(module.forward).parameters:
-        return {"logits_to_keep": 1}
-    return {}

@@ -40,11 +40,12 @@ NAMED = re.compile(
     rb'\{"record": ?"[a-z-]+", ?"session": ?"([^"\\]*)", ?"point": ?"([^"\\]*)"'
 ).match
 """Session and point of a line as every writer begins it."""
-BLOCKS = (b'{"record":"block"', b'{"record": "block"')
 PART_BYTES = 64_000_000
 """A process for less than this is not worth starting."""
 CLOCK_STEP_S = 2
 """How far a session's clock may be behind its place in the store's order without a note."""
+DESCRIBING = (Subject.kind, LeftOut.kind)
+"""Kinds of records that say what a point is."""
 FIELDS = (
     *(f.name for f in fields(Workload) if f.name != "twin"),
     *(f.name for f in fields(Point) if f.name != "workload"),
@@ -131,7 +132,12 @@ def read(folder: Path, where: Where | None = None) -> tuple[list[Record], list[N
     found = shards.find(folder)
     faults: list[Fault] = []
     wanted, keep = (None, None) if where is None else _selection(found, where)
-    records = [r for r in unique(found, faults, wanted) if keep is None or keep(r)]
+    first: dict[tuple[Any, ...], Record] = {}
+    for shard in found:
+        for record, _ in shards.records(shard, faults, wanted):
+            if keep is None or keep(record):
+                first.setdefault(record_id(record), record)
+    records = list(first.values())
     return records, [*shards.notes(faults), *clock_notes(records)]
 
 
@@ -184,9 +190,11 @@ def _blocks_apart(
 
     def blocks() -> Iterator[shards.CompactBlock]:
         for number, line in shards.lines(shard):
-            if line.startswith(BLOCKS):
-                if wanted is not None and not wanted(line, Block.kind):
-                    continue
+            begins = shards.KIND(line)
+            kind = begins[1].decode() if begins else ""
+            if kind and wanted is not None and not wanted(line, kind):
+                continue
+            if kind == Block.kind:
                 try:
                     block = shards.compact_block(line)
                 except shards.NOT_A_RECORD:
@@ -195,9 +203,7 @@ def _blocks_apart(
                     if keep is None or keep(block):
                         yield block
                     continue
-            begins = shards.KIND(line) if wanted is not None else None
-            if begins is None or wanted is None or wanted(line, begins[1].decode()):
-                others.append((number, line))
+            others.append((number, line))
 
     return Part(blocks()), others
 
@@ -227,41 +233,25 @@ def _together(
     return [*records, blocks], [*shards.notes(faults), *clock_notes(records)]
 
 
-def unique(
-    found: Sequence[Path], faults: list[Fault], wanted: shards.Wanted | None = None
-) -> list[Record]:
-    """Return the first of all records with the same identity, in shard and line order."""
-    first: dict[tuple[Any, ...], Record] = {}
-    for shard in found:
-        for record, _ in shards.records(shard, faults, wanted):
-            first.setdefault(record_id(record), record)
-    return list(first.values())
-
-
 def _selection(
     found: Sequence[Path], where: Where
 ) -> tuple[shards.Wanted, Callable[[Record], bool]]:
     """Read which points there are; return which lines and which records belong to those meant."""
     matches = where.matcher()
-    keys: dict[bytes, str] = {}
+    keys: set[bytes] = set()
     meant: set[str] = set()
     for shard in found:
-        for record, _ in shards.records(shard, [], _describes):
+        for record, _ in shards.records(shard, [], lambda _, kind: kind in DESCRIBING):
             if isinstance(record, Subject | LeftOut) and matches(record.point):
-                key = record.point.key()
-                keys[key.encode()] = key
+                keys.add(record.point.key().encode())
                 meant.add(record.session)
 
     def wanted(line: bytes, kind: str) -> bool:
         named = NAMED(line)
         return named is None or named[2] in keys
 
-    known = {None, *keys.values()}
+    known = {None, *(key.decode() for key in keys)}
     return wanted, lambda record: record.session in meant and point_key(record) in known
-
-
-def _describes(line: bytes, kind: str) -> bool:
-    return kind in ("subject", "left-out")
 
 
 def point_key(record: Record) -> str | None:
@@ -276,8 +266,12 @@ def clock_notes(records: Sequence[Record]) -> list[Note]:
     for record in records:
         if not isinstance(record, Session):
             continue
-        placed, began = stamp_of(record.session), _time(record.started)
-        if placed is None or began is None:
+        placed = stamp_of(record.session)
+        try:
+            began = datetime.fromisoformat(record.started)
+        except ValueError:
+            continue
+        if placed is None or began.tzinfo is None:
             continue
         behind_s = (placed - began).total_seconds()
         if behind_s > CLOCK_STEP_S:
@@ -287,11 +281,3 @@ def clock_notes(records: Sequence[Record]) -> list[Note]:
             )
             found.append(Note("clock-jump", text))
     return found
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None

@@ -80,11 +80,6 @@ def decode(hint: Any, value: Any) -> Any:
         raise TypeError(str(error)) from error
 
 
-_PLAIN: dict[str, Callable[[bytes], Any]] = {
-    kind: msgspec.json.Decoder(cls).decode for kind, cls in RECORDS.items()
-}
-
-
 _Time = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_NS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 _Times = Annotated[list[_Time], msgspec.Meta(min_length=1)]
@@ -111,59 +106,41 @@ class _Calibration(msgspec.Struct):
     latency_ns: _Times
 
 
-_CHECKED_BLOCK = msgspec.json.Decoder(CompactBlock).decode
-_CHECKED_CALIBRATION = msgspec.json.Decoder(_Calibration).decode
+_COMPACT_BLOCK = msgspec.json.Decoder(CompactBlock).decode
 
 
 def compact_block(line: bytes) -> CompactBlock:
     """Return the block of a line, or raise one of ``NOT_A_RECORD``."""
-    block = _CHECKED_BLOCK(line)
+    block = _COMPACT_BLOCK(line)
     for times in (block.enqueue_ns, block.first_token_ns):
         if times is not None and len(times) != len(block.latency_ns):
             raise ValueError("as many times of one kind as there are calls")
     return block
 
 
-def _block(line: bytes) -> Block:
-    compact_block(line)  # it checks the numbers
-    block: Block = _PLAIN["block"](line)
-    return block
-
-
-def _calibration(line: bytes) -> Calibration:
-    _CHECKED_CALIBRATION(line)
-    calibration: Calibration = _PLAIN["calibration"](line)
-    return calibration
-
-
-DECODERS: dict[str, Callable[[bytes], Any]] = {
-    **_PLAIN,
-    "block": _block,
-    "calibration": _calibration,
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    kind: msgspec.json.Decoder(cls).decode for kind, cls in RECORDS.items()
 }
-"""Kind → what makes a record of a line of that kind, or raises one of ``NOT_A_RECORD``."""
+_CHECKS: dict[str, Callable[[bytes], Any]] = {
+    Block.kind: compact_block,
+    Calibration.kind: msgspec.json.Decoder(_Calibration).decode,
+}
+"""Kind → what raises one of ``NOT_A_RECORD`` for numbers of the right type that cannot be."""
 
 
 def decode_line(line: bytes) -> Record | None:
-    """Return the record of a line, None where it is none."""
-    kind = _kind(line)
-    if kind is None:
-        return None
-    try:
-        record: Record = DECODERS[kind](line)
-    except NOT_A_RECORD:
-        return None
-    return record
-
-
-def _kind(line: bytes) -> str | None:
-    """Return the kind of a record, however it begins; None for what is no record."""
+    """Return the record of a line, however it begins; None where it is none."""
     begins = KIND(line)
     try:
         kind = begins[1].decode() if begins else str(_plain_object(line).get("record"))
+        if kind not in RECORDS:
+            return None
+        if kind in _CHECKS:
+            _CHECKS[kind](line)
+        record: Record = _DECODERS[kind](line)
     except NOT_A_RECORD:
         return None
-    return kind if kind in DECODERS else None
+    return record
 
 
 def _plain_object(line: bytes) -> dict[str, Any]:
@@ -234,17 +211,13 @@ def decoded(
     """Yield the records in some lines of a shard, as ``records`` does."""
     for number, line in lines:
         begins = KIND(line)
-        if begins is not None and (kind := begins[1].decode()) in DECODERS:
-            if wanted is not None and not wanted(line, kind):
-                continue
-            try:
-                record = DECODERS[kind](line)
-            except NOT_A_RECORD:
-                pass
-            else:
-                yield record, line
-                continue
-        yield from _separated(shard, number, line, faults, wanted)
+        if begins and wanted is not None and not wanted(line, begins[1].decode()):
+            continue
+        record = decode_line(line)
+        if record is None:
+            yield from _separated(shard, number, line, faults, wanted)
+        elif begins or wanted is None or wanted(line, record.kind):
+            yield record, line
 
 
 def _check_first(shard: Path, line: bytes) -> None:
@@ -293,12 +266,12 @@ def _parts(line: bytes) -> list[bytes]:
 def _separated(
     shard: Path, number: int, line: bytes, faults: list[Fault], wanted: Wanted | None
 ) -> Iterator[tuple[Record, bytes]]:
-    """Yield the records in a line that is no plain record: none in a header or a blank."""
+    """Yield the records in a line that is none as a whole: none in a header or a blank."""
     if not line:
         faults.append(Fault(shard.name, number, "torn"))
     if not line.strip() or _is_header(shard, line):
         return
-    parts = [line] if decode_line(line) is not None else _parts(line)
+    parts = _parts(line)
     rest = []
     for part in parts:
         record = decode_line(part)

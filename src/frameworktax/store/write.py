@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from secrets import randbits
 from typing import Any, Self
 
 from frameworktax.errors import StoreError
@@ -108,14 +108,14 @@ def new_session_id(folder: Path | None = None, now: datetime | None = None) -> s
             of later ones too, where the clock was set back since.
         now: the present, UTC; the clock's if left out.
     """
-    stamp, number = now or datetime.now(UTC), _random(31)
+    stamp, number = now or datetime.now(UTC), randbits(31)
     newest = _newest(folder) if folder is not None else None
     if newest is not None:
         last, before = newest
         if last >= stamp.replace(microsecond=0):
-            stamp, number = last, before + 1 + _random(26)
+            stamp, number = last, before + 1 + randbits(26)
         if number >= 1 << 32:
-            stamp, number = stamp + timedelta(seconds=1), _random(31)
+            stamp, number = stamp + timedelta(seconds=1), randbits(31)
     return f"{stamp:{STAMP}}-{number:08x}"
 
 
@@ -128,10 +128,6 @@ def _newest(folder: Path) -> tuple[datetime, int] | None:
         if (stamp := stamp_of(path.stem))
     ]
     return max(found, default=None)
-
-
-def _random(bits: int) -> int:
-    return int.from_bytes(os.urandom(4)) >> (32 - bits)
 
 
 def stamp_of(session: str) -> datetime | None:
