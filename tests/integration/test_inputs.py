@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,6 +64,19 @@ def test_no_token_of_a_sentence_is_the_padding_token():
     model = ragged.apply(Model(torch.nn.Identity(), lambda batch: Inputs((), kwargs), {}), 4.0, 2.0)
     ids, real = model.inputs(1).kwargs["input_ids"], torch.from_numpy(model.real(1))
     assert (ids[real] == 1).all() and (ids[~real] == 0).all()
+
+
+@pytest.mark.parametrize(("padding", "expected"), [(None, 0), (-1, 0), (6, 6)])
+def test_every_id_is_in_the_vocabulary_wherever_padding_is(padding, expected):
+    """GPT-2's folders often pad with the last id, 50256; -1 stands for no padding."""
+    ids = torch.arange(7).flip(0).expand(1, 7)
+    kwargs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    module = torch.nn.Identity()
+    module.config = SimpleNamespace(pad_token_id=padding)
+    model = ragged.apply(Model(module, lambda batch: Inputs((), kwargs), {}), 5.0, 1.5)
+    found, real = model.inputs(1).kwargs["input_ids"], torch.from_numpy(model.real(1))
+    assert found.min() >= 0 and found.max() <= 6
+    assert (found[~real] == expected).all() and (found[real] != expected).all()
 
 
 def test_a_twin_keeps_the_share_of_padding():

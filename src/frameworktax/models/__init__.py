@@ -8,7 +8,6 @@ torch before, and moves the result to the device and precision asked for.
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import sys
 import tomllib
@@ -106,8 +105,9 @@ def _read() -> dict[str, Entry]:
             if name in common:
                 continue
             row = common | own
-            plain: dict[str, Any] = {k: v for k, v in row.items() if k in known}
-            plain |= {k: tuple(v) for k, v in plain.items() if isinstance(v, list)}
+            plain: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in known
+            }
             found[name] = Entry(**plain, row=row)
     return found
 
@@ -248,12 +248,6 @@ def check(workload: Workload) -> None:
         raise UsageError(f"model '{name}' cannot be built: {missing}")
 
 
-def _function(target: str) -> Callable[..., Any]:
-    module, _, name = target.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
-
-
 def refuse(workload: Workload, entry: Entry) -> None:
     """Raise UsageError for a workload that cannot be, or asks for what such a model lacks."""
     name = "your own model" if entry is USER else workload.model
@@ -312,7 +306,7 @@ def build(workload: Workload, device: str = "cpu") -> Model:
     import torch
 
     declare()
-    family = _function(entry.target)
+    family = metadata.EntryPoint(workload.model, entry.target, GROUP).load()
     torch.manual_seed(SEED)  # every process builds the same weights
     with torch.device("meta" if device == "meta" else "cpu"):
         model: Model = family(workload.model, workload)

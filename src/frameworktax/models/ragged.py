@@ -141,7 +141,9 @@ def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> M
     padded = int(mask.shape[1])
     whole = nominal or padded
     check(mean, sd, whole)
-    pad = getattr(getattr(model.module, "config", None), "pad_token_id", None) or 0
+    # Less than 0 stands for none; its neighbour must be in the vocabulary, whose last id it may be.
+    pad = max(getattr(getattr(model.module, "config", None), "pad_token_id", None) or 0, 0)
+    neighbour = pad - 1 if pad else 1
 
     def real(batch: int) -> NDArray[np.bool_]:
         drawn = lengths(batch, mean, sd, whole)
@@ -154,7 +156,7 @@ def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> M
         old: Any = dense.kwargs[IDS]
         kept = torch.from_numpy(real(batch)).to(old.device)
         # Models that number positions from the ids must not meet the padding token in a sentence.
-        words = torch.where(old == pad, torch.full_like(old, pad + 1), old)
+        words = torch.where(old == pad, torch.full_like(old, neighbour), old)
         new = torch.where(kept, words, torch.full_like(old, pad))
         kwargs = {**dense.kwargs, IDS: new, MASK: kept.to(dense.kwargs[MASK].dtype)}
         return Inputs(dense.args, kwargs)
