@@ -156,6 +156,28 @@ def test_cgroups_of_version_1(tree):
     assert machine.cgroup_cpus(root) == 0.5
 
 
+@pytest.mark.parametrize(
+    ("folder", "limit", "used", "stat"),
+    [
+        ("sys/fs/cgroup/job", "memory.max", "memory.current", "active_file 9\ninactive_file {}\n"),
+        ("sys/fs/cgroup/memory/job", "memory.limit_in_bytes", "memory.usage_in_bytes",
+         "inactive_file 5\ntotal_inactive_file {}\n"),
+    ],
+)  # fmt: skip
+def test_files_that_were_read_once_take_no_memory_from_a_container(tree, folder, limit, used, stat):
+    root = tree(
+        MEMINFO
+        | {
+            "proc/self/cgroup": "4:memory:/job\n0::/job\n",
+            f"{folder}/{limit}": f"{4 * GIB}\n",
+            f"{folder}/{used}": f"{4 * GIB}\n",
+            f"{folder}/memory.stat": stat.format(3 * GIB),
+        }
+    )
+    assert machine.cgroup_memory_bytes(root) == (4 * GIB, 3 * GIB)
+    assert host.memory_available_bytes(root) == 3 * GIB
+
+
 BARE_METAL = MEMINFO | {
     "proc/cpuinfo": "processor : 0\nmodel name\t: Intel(R) Xeon(R) W-2255\ncpu MHz\t: 3700.125\n"
     "flags\t\t: fpu vme avx512f\n",

@@ -183,9 +183,14 @@ def _cgroup_folders(root: Path, controller: str) -> list[str]:
 
 
 def cgroup_memory_bytes(root: Path = ROOT) -> tuple[int, int] | None:
-    """Return (limit, bytes left under it) of the tightest memory cgroup; None without a limit."""
+    """Return (limit, bytes left under it) of the tightest memory cgroup; None without a limit.
+
+    Pages of files that nobody uses are left: the kernel gives them up first.
+    """
     found = []
     for folder in _cgroup_folders(root, "memory"):
+        stat = read(root, f"{folder}/memory.stat") or ""
+        unused = max(map(int, re.findall(r"inactive_file (\d+)", stat)), default=0)
         for limit_name, used_name in (
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -193,7 +198,7 @@ def cgroup_memory_bytes(root: Path = ROOT) -> tuple[int, int] | None:
             limit = read_int(root, f"{folder}/{limit_name}")
             used = read_int(root, f"{folder}/{used_name}")
             if limit is not None and used is not None and limit < 1 << 60:  # v1: none is 2^63
-                found.append((limit, limit - used))
+                found.append((limit, limit - used + unused))
     return min(found, key=lambda pair: pair[1]) if found else None
 
 
