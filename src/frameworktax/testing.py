@@ -30,27 +30,20 @@ class FakeClock(Clock):
         slept: every ``sleep`` asked for, seconds.
     """
 
-    now_ns: int
-    busy_ns: int
-    tick_ns: int
-    others_ns: int
-    waited: int
-    slept: list[float]
-
     def __init__(self, start_ns: int = 0, tick_ns: int = 0) -> None:
         super().__init__(
             wall_ns=self._wall,
-            cpu_ns=self._cpu,
+            cpu_ns=lambda: self.busy_ns,
             sleep=self._sleep,
-            queued_ns=self._queued,
-            waits=self._waits,
+            queued_ns=lambda: self.others_ns,
+            waits=lambda: self.waited,
         )
         self.now_ns = start_ns
         self.busy_ns = 0
         self.tick_ns = tick_ns
         self.others_ns = 0
         self.waited = 0
-        self.slept = []
+        self.slept: list[float] = []
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # a real clock is frozen, this one is moved by hand
@@ -81,15 +74,6 @@ class FakeClock(Clock):
     def _wall(self) -> int:
         self.work(self.tick_ns)
         return self.now_ns
-
-    def _cpu(self) -> int:
-        return self.busy_ns
-
-    def _queued(self) -> int:
-        return self.others_ns
-
-    def _waits(self) -> int:
-        return self.waited
 
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

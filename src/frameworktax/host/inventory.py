@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,10 @@ def libraries(packages: Iterable[str] = ()) -> dict[str, str]:
     knows no runtime.
     """
     found = {}
-    for name in {*EXTRAS, *_ALSO, *packages}:
-        try:
+    for name in sorted({*EXTRAS, *_ALSO, *packages}):
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return dict(sorted(found.items()))
+    return found
 
 
 def gpu_present(root: Path = ROOT) -> bool:
