@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.errors import flat
+from frameworktax.errors import one_line
 from frameworktax.models import generate, onnx_file
 from frameworktax.models.base import Inputs, Model
 
@@ -162,8 +162,7 @@ def _count_real(
         with torch.no_grad(), called:
             run(*inputs.args, **inputs.kwargs)
     except Exception as error:  # noqa: BLE001 - a model that fails here fails as a row in eager too
-        text = f"not counted: {type(error).__name__}: {flat(str(error))}"
-        notes.append(("counts-failed", text))
+        notes.append(("counts-failed", f"not counted: {one_line(error)}"))
         return None, None, None
     fused = any(name in operator for operator in counted.names for name in UNCOUNTED)
     by_operator = {str(k): n for k, n in counter.get_flop_counts().get("Global", {}).items()}

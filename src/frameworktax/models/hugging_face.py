@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from frameworktax import host
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, flat, nearest
 from frameworktax.models import BUILT_IN, PREFIXES, length_of, refuse
 from frameworktax.models.base import (
     SEED,
@@ -340,10 +340,9 @@ def _config(name: str, workload: Workload) -> Any:
         return AutoConfig.from_pretrained(name, trust_remote_code=workload.trust_remote_code)
     # What transformers raises for all that is not there, or no configuration.
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        text = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"hf:{name} cannot be loaded: {text}; name a model type (hf:bert), a folder written by "
-            "save_pretrained (hf:./folder), or a model on the hub (hf:owner/name)"
+            f"hf:{name} cannot be loaded: {flat(str(error))[:200]}; name a model type (hf:bert), a "
+            "folder written by save_pretrained (hf:./folder), or a model on the hub (hf:owner/name)"
         ) from error
 
 
@@ -400,7 +399,7 @@ def _check_memory(name: str, kind: Any, config: Any, trust: dict[str, Any]) -> N
         with torch.device("meta"):
             ghost = kind.from_config(config, dtype=torch.float32, **trust)
     except ValueError as error:  # AutoModel knows no class for this type
-        text = " ".join(str(error).split())[:150]
+        text = flat(str(error))[:150]
         raise UsageError(f"{name} cannot be built: {text}; choose another type") from error
     except (NotImplementedError, RuntimeError):  # reads values while it is made: size unknown
         return

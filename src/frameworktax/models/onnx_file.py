@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, flat
 from frameworktax.models.base import SEED, Inputs, Model
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def parameters(path: Path) -> int:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200].strip(" .")
+    return flat(str(error))[:200].strip(" .")
 
 
 def inputs_of(model: Any) -> dict[str, Shape]:

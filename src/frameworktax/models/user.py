@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.errors import UsageError, UserModelError, nearest
+from frameworktax.errors import UsageError, UserModelError, nearest, one_line
 from frameworktax.models import file_of, torchvision_operators
 from frameworktax.models.base import Inputs, Model
 from frameworktax.models.finalize import finalize
@@ -174,8 +174,7 @@ def _file_of(function: Callable[[], Any]) -> str | None:
 
 def _line(error: BaseException, file: str | None) -> str:
     """Return ``Type: message (file:line)`` on one line, at the deepest frame in ``file``."""
-    message = " ".join(str(error).split())
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = one_line(error)
     if isinstance(error, SyntaxError):  # its message names the line; its frames are not the user's
         return text
     frames = traceback.extract_tb(error.__traceback__)
@@ -290,9 +289,9 @@ def unpack(model: Any, inputs: Any) -> Live:
             except UserModelError:
                 raise
             except Exception as error:  # foreign code on the caller's example: any error
-                text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 raise UserModelError(
-                    f"{kind[1]} did not take the example ({text}); give what it is called with"
+                    f"{kind[1]} did not take the example ({one_line(error)[:200]}); give what it "
+                    "is called with"
                 ) from error
     return Live(type(model).__name__, model, inputs)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, flat, nearest
 from frameworktax.models import BUILT_IN, image_size_of
 from frameworktax.models.base import (
     SEED,
@@ -301,10 +301,9 @@ def _size_errors(name: str, workload: Workload) -> Iterator[None]:
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
         if workload.image_size is None:
             raise
-        text = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{name} takes no image of {workload.image_size} pixels a side ({text}); "
-            "choose another --image-size"
+            f"{name} takes no image of {workload.image_size} pixels a side "
+            f"({flat(str(error))[:200]}); choose another --image-size"
         ) from error
 
 
