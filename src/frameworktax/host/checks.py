@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from frameworktax.host import machine
-from frameworktax.host.inventory import (
-    EXTRAS,
-    environment,
-    gpu_present,
-    gpu_processes,
-    numa_node,
-)
+from frameworktax.host.inventory import EXTRAS, environment, gpu_present, gpu_processes, numa_node
 from frameworktax.host.machine import ROOT, Load
 from frameworktax.records import Environment
 

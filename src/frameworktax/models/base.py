@@ -7,7 +7,7 @@ between runtimes means nothing on outputs of 1e-21 or 1e+8).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,12 +177,12 @@ FAINT = 1e-2
 SCALE = 0.1
 
 
-def calibrate(module: torch.nn.Module, batches: Iterable[Inputs]) -> None:
-    """Set every batch norm to weight 1, bias 0 and statistics averaged over batches.
+def calibrate(module: torch.nn.Module, inputs: Inputs) -> None:
+    """Set every batch norm to weight 1, bias 0 and the statistics of a batch.
 
-    ``momentum = None`` makes the running statistics a plain average over the batches. Layers of
-    zeros and faint scales are given values first. Leaves the module in eval mode; does nothing to
-    a module without data (device ``meta``).
+    ``momentum = None`` makes the running statistics those of the batch alone. Layers of zeros and
+    faint scales are given values first. Leaves the module in eval mode; does nothing to a module
+    without data (device ``meta``).
     """
     import torch
 
@@ -200,8 +200,7 @@ def calibrate(module: torch.nn.Module, batches: Iterable[Inputs]) -> None:
         norm.train()  # alone: dropout and stochastic depth would average over themselves
     if norms:
         with torch.no_grad():
-            for inputs in batches:
-                module(*inputs.args, **inputs.kwargs)
+            module(*inputs.args, **inputs.kwargs)
     module.eval()
 
 

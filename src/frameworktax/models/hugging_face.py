@@ -310,7 +310,7 @@ def build_any(name: str, workload: Workload) -> Model:
         positions=positions,
     )
     if not trained:
-        calibrate(module, [model.inputs(CALIBRATION_BATCH)])
+        calibrate(module, model.inputs(CALIBRATION_BATCH))
     return model
 
 

@@ -12,7 +12,7 @@ torch is imported at the top: the registry imports this file only to build a mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,17 +22,7 @@ from torch import nn
 
 from frameworktax.errors import UsageError, flat, nearest
 from frameworktax.models import BUILT_IN, image_size_of
-from frameworktax.models.base import (
-    SEED,
-    Inputs,
-    Model,
-    calibrate,
-    deep,
-    drawn,
-    model_of,
-    normal,
-    wide,
-)
+from frameworktax.models.base import SEED, Model, calibrate, deep, drawn, model_of, normal, wide
 from frameworktax.models.hugging_face import COMMON, make, scaled
 
 if TYPE_CHECKING:
@@ -60,7 +50,7 @@ def build(name: str, workload: Workload) -> Model:
         module = _of_class(row, workload, size)
     else:
         module = _resnet(row, workload) if "blocks" in row else _mobilenet_v2(row, workload)
-    calibrate(module, [drawn(normal(3, SIDE, SIDE))(MOST_BATCH)])
+    calibrate(module, drawn(normal(3, SIDE, SIDE))(MOST_BATCH))
     return model_of(module, normal(3, size, size))
 
 
@@ -246,7 +236,7 @@ def build_torchvision(name: str, workload: Workload) -> Model:
             module = models.get_model(wanted, weights=None, **settings)
         if not any(isinstance(layer, NORMS) for layer in module.modules()):
             _rouse(module)
-        calibrate(module, _samples(drawn(*shapes), size))
+        calibrate(module, drawn(*shapes)(_samples(size)))
     return model_of(module, *shapes, has_twin=False)
 
 
@@ -270,7 +260,7 @@ def build_timm(name: str, workload: Workload) -> Model:
                 module = timm.create_model(wanted, pretrained=False, img_size=size)
         channels, height, width = module.pretrained_cfg["input_size"]
         images = normal(channels, size or height, size or width)
-        calibrate(module, _samples(drawn(images), size or height))
+        calibrate(module, drawn(images)(_samples(size or height)))
     return model_of(module, images, has_twin=False)
 
 
@@ -307,9 +297,9 @@ def _size_errors(name: str, workload: Workload) -> Iterator[None]:
         ) from error
 
 
-def _samples(inputs: Callable[[int], Inputs], size: int) -> list[Inputs]:
-    """Return a batch for statistics: 4 samples, and up to 32 of images below 224 pixels a side.
+def _samples(size: int) -> int:
+    """Return how many samples statistics are over: 4, and up to 32 below 224 pixels a side.
 
     The last maps of a small image are a single pixel.
     """
-    return [inputs(min(MOST_BATCH, max(LEAST_BATCH, (2 * 224 // size) ** 2)))]
+    return min(MOST_BATCH, max(LEAST_BATCH, (2 * 224 // size) ** 2))
