@@ -186,7 +186,7 @@ def test_all_points_at_once_have_the_intervals_of_each_by_itself(of_points):
     ]
     random.Random(1).shuffle(made)
     half = len(made) // 2
-    timed = Blocks([Part(made[:half]), Part(made[half:]), Part(made)], once=True)
+    timed = Blocks([Part(made[:half]), Part(made[half:]), Part(made)])
     rows = [timed.samples([row]) for row in range(len(made))]
     assert rows == [[ns, ns, ns + 9] for ns in map(int, timed.median_ns)]
     assert len(timed.calls) == len(made)

@@ -64,8 +64,8 @@ class Blocks:
 
     kind: ClassVar[str] = "blocks"
 
-    def __init__(self, parts: Sequence[Part], *, once: bool = False) -> None:
-        """Take parts together, ``once``: the first of equal group, process and round."""
+    def __init__(self, parts: Sequence[Part]) -> None:
+        """Take parts together, of equal group, process and round the first."""
         self.groups: dict[tuple[str, str], int] = {}
         numbers = np.concatenate([np.empty((0, 4), np.int64), *(part.numbers for part in parts)]).T
         row, before = 0, []
@@ -76,9 +76,8 @@ class Blocks:
             before.append(row)
             row = own.stop
         order = np.lexsort(numbers[2::-1])  # stable
-        if once:
-            same = np.all(np.diff(numbers[:3, order]) == 0, axis=0)
-            order = np.delete(order, np.flatnonzero(same) + 1)
+        same = np.all(np.diff(numbers[:3, order]) == 0, axis=0)
+        order = np.delete(order, np.flatnonzero(same) + 1)
         self.latencies = [part.latency_ns for part in parts]
         self._ends = np.cumsum([len(latency_ns) for latency_ns in self.latencies])
         self.first = (np.cumsum(numbers[3]) - numbers[3])[order]

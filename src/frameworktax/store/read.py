@@ -229,7 +229,7 @@ def _together(
             else:
                 first.setdefault(record_id(record), record)
     records = list(first.values())
-    blocks = Blocks([*timed, Part(stray)], once=True)
+    blocks = Blocks([*timed, Part(stray)])
     return [*records, blocks], [*shards.notes(faults), *clock_notes(records)]
 
 
