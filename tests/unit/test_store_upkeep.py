@@ -21,6 +21,7 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.store import shards
+from frameworktax.store.read import condition
 from frameworktax.store.upkeep import check
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -199,7 +200,7 @@ def test_a_clock_set_back_changes_no_order(tmp_path):
 )
 def test_where(tmp_path, conditions, models):
     fill(tmp_path, 10)
-    records, notes = store.read(tmp_path, store.Where.parse(conditions))
+    records, notes = store.read(tmp_path, condition(conditions))
     kept = {FAST.key(): "fast", SLOW.key(): "slow"}
     assert {r.point.workload.model for r in records if isinstance(r, Subject)} == models
     assert {kept[r.point] for r in records if isinstance(r, Block)} == models
@@ -213,8 +214,8 @@ def test_where(tmp_path, conditions, models):
 def test_what_was_left_out_is_part_of_a_view(tmp_path):
     left = LeftOut(session=name(10), point=SLOW, reason="time")
     fill(tmp_path, 10, [*session(10, [FAST]), left])
-    assert left in store.read(tmp_path, store.Where.parse(["model=slow"]))[0]
-    assert left not in store.read(tmp_path, store.Where.parse(["model=fast"]))[0]
+    assert left in store.read(tmp_path, condition(["model=slow"]))[0]
+    assert left not in store.read(tmp_path, condition(["model=fast"]))[0]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_what_was_left_out_is_part_of_a_view(tmp_path):
 )
 def test_a_condition_that_cannot_be(text, said):
     with pytest.raises(UsageError, match=said):
-        store.Where.parse([text])
+        condition([text])
 
 
 # --- check ------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def report_command(
 
     from frameworktax import api
     from frameworktax.report.vega import PICTURES
-    from frameworktax.store import Where
+    from frameworktax.store.read import condition
 
     if output is not None:
         from frameworktax.report.export import SUFFIXES, write
@@ -62,10 +62,10 @@ def report_command(
     out = Output(json_file, None, output, quiet=quiet, verbose=verbose)
     if figure is not None and (output is None or output.suffix not in PICTURES):
         raise UsageError(f"--figure needs a picture to write: add -o {figure}.svg, .png or .pdf")
-    conditions = Where.parse(where) if where else None
+    wanted = condition(where) if where else None
     before = beside = None
     with api.no_collection():  # it would look through all points again and again meanwhile
-        results = api.read_store(store, conditions)
+        results = api.read_store(store, wanted)
         # the process is about to end: to free millions of objects would take a tenth of its time
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(results))
         gc.freeze()
@@ -82,7 +82,7 @@ def report_command(
                 )
             from frameworktax import comparing
 
-            before, results = results, api.read_store(after, conditions)
+            before, results = results, api.read_store(after, wanted)
             beside = comparing.compare(before, results, across=True).comparison
         if output is None:
             out.run(results.run, *out.kept(results))

@@ -40,9 +40,10 @@ def list_points(
     from frameworktax.analysis.summary import summarise, wanted
     from frameworktax.api import no_collection
     from frameworktax.report.render_terminal import print_rows
-    from frameworktax.store import Where, read_columns
+    from frameworktax.store import read_columns
+    from frameworktax.store.read import condition
 
-    matches = Where.parse(where or ()).matcher()
+    matches = condition(where or ())
     with no_collection():
         records, notes = read_columns(store, wanted=wanted)
         lines = [line for line in summarise(records) if matches(line.point)]
@@ -156,20 +157,20 @@ def export(
     from frameworktax import api
     from frameworktax.integrations.trackers import TRACKERS
     from frameworktax.report import export as reports
-    from frameworktax.store import Where
+    from frameworktax.store.read import condition
 
     if (output is None) == (to is None):
         raise UsageError("name a file with -o, or a tracker with --to: one of the two")
-    conditions = Where.parse(where) if where else None
+    wanted = condition(where) if where else None
     if output is None:
         to = str(to)
         check_known("tracker", to, TRACKERS)
-        results = api.read_store(store, conditions)
+        results = api.read_store(store, wanted)
         print(f"logged to {to}: {len(results)} points in {TRACKERS[to](results.run)}")
         return
     check_suffix(output, (".parquet", ".csv"))
     check_writable(None, output)
-    results = api.read_store(store, conditions)
+    results = api.read_store(store, wanted)
     reports.write(results.run, output)
     print(f"written: {output}, {len(results)} points")
 

@@ -1,6 +1,6 @@
 """Reading a store: every record once, all of it or the points that are asked for.
 
-``Where`` selects points: ``model=bert-base``, ``batch=1..8``, ``runtime=onnx*``.
+``condition`` selects points: ``model=bert-base``, ``batch=1..8``, ``runtime=onnx*``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
@@ -53,48 +53,38 @@ FIELDS = (
 """What can be asked for. The twin follows its point, whose bill needs it."""
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 SPAN = re.compile(rf"({NUMBER})\.\.({NUMBER})")
+Where = Callable[[Point], bool]
+"""Whether a point is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Conditions on a point, all of which must hold; none is every point."""
+def condition(texts: Iterable[str]) -> Where:
+    """Return the test of points by ``NAME=VALUE,VALUE`` texts, all of which must hold.
 
-    conditions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    Raises:
+        UsageError: a text has another form, or names no field of a point.
+    """
+    tests = []
+    for text in texts:
+        name, sign, values = text.partition("=")
+        name = name.strip()
+        if not sign or not values.strip():
+            raise UsageError(f"--where '{text}' is no condition; write NAME=VALUE,VALUE")
+        if name not in FIELDS:
+            raise UsageError(
+                f"--where {name}: no such field{nearest(name, FIELDS)}; "
+                f"choose from {', '.join(FIELDS)}"
+            )
+        words = (word.strip() for word in values.split(","))
+        tests.append((name, [_test(word) for word in words if word]))
 
-    @classmethod
-    def parse(cls, texts: Iterable[str]) -> Where:
-        """Return the conditions of ``NAME=VALUE,VALUE`` texts.
+    def matches(point: Point) -> bool:
+        for name, alternatives in tests:
+            holder = point.workload if hasattr(point.workload, name) else point
+            if not any(test(getattr(holder, name)) for test in alternatives):
+                return False
+        return True
 
-        Raises:
-            UsageError: a text has another form, or names no field of a point.
-        """
-        found = []
-        for text in texts:
-            name, sign, values = text.partition("=")
-            name = name.strip()
-            if not sign or not values.strip():
-                raise UsageError(f"--where '{text}' is no condition; write NAME=VALUE,VALUE")
-            if name not in FIELDS:
-                raise UsageError(
-                    f"--where {name}: no such field{nearest(name, FIELDS)}; "
-                    f"choose from {', '.join(FIELDS)}"
-                )
-            words = tuple(word.strip() for word in values.split(",") if word.strip())
-            found.append((name, words))
-        return cls(tuple(found))
-
-    def matcher(self) -> Callable[[Point], bool]:
-        """Return the test of a point."""
-        tests = [(name, [_test(word) for word in words]) for name, words in self.conditions]
-
-        def matches(point: Point) -> bool:
-            for name, alternatives in tests:
-                holder = point.workload if hasattr(point.workload, name) else point
-                if not any(test(getattr(holder, name)) for test in alternatives):
-                    return False
-            return True
-
-        return matches
+    return matches
 
 
 def _test(word: str) -> Callable[[Any], bool]:
@@ -123,8 +113,8 @@ def read(folder: Path, where: Where | None = None) -> tuple[list[Record], list[N
 
     Args:
         folder: the store, or one shard.
-        where: points to return; what belongs to others is not parsed, which is how a part of a
-            large store is read in little time and memory.
+        where: which points; what belongs to others is not parsed, which is how a part of a large
+            store is read in little time and memory.
 
     Raises:
         StoreError: there is no store, it holds no shard, or a shard has another version.
@@ -237,12 +227,11 @@ def _selection(
     found: Sequence[Path], where: Where
 ) -> tuple[shards.Wanted, Callable[[Record], bool]]:
     """Read which points there are; return which lines and which records belong to those meant."""
-    matches = where.matcher()
     keys: set[bytes] = set()
     meant: set[str] = set()
     for shard in found:
         for record, _ in shards.records(shard, [], lambda _, kind: kind in DESCRIBING):
-            if isinstance(record, Subject | LeftOut) and matches(record.point):
+            if isinstance(record, Subject | LeftOut) and where(record.point):
                 keys.add(record.point.key().encode())
                 meant.add(record.session)
 
