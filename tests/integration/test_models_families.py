@@ -165,9 +165,9 @@ def test_sizes_a_family_cannot_take(workload: Workload, said: str) -> None:
 def test_a_decoder_gets_its_head_to_generate() -> None:
     sizes = {"width": 0.125, "depth": 0.1, "length": 8}
     plain = build(model="smollm2", **sizes)
-    assert not plain.generates and plain.positions == 8192
+    assert not plain.module.can_generate() and plain.positions == 8192
     decoder = build(model="smollm2", phase="generate", new_tokens=2, kv_cache="none", **sizes)
-    assert decoder.generates
+    assert decoder.module.can_generate()
     inputs = decoder.inputs(2)
     logits = decoder.module(**inputs.kwargs).logits
     assert tuple(logits.shape) == (2, 8, 49152)

@@ -313,4 +313,4 @@ def build(workload: Workload, device: str = "cpu") -> Model:
     is_dense = workload.input == "dense" and workload.phase == "forward"
     if device.startswith("cuda") and is_dense and "transformers" in entry.packages:
         model = unmasked(model)
-    return finalize(model, workload, device, entry.default_length)
+    return finalize(model, workload, device)

@@ -69,13 +69,12 @@ class Model:
             batch dimension; a tensor without one is absent.
         has_twin: whether ``workload.twin`` builds a width-shrunk twin.
         notes: (code, text) pairs that belong beside every number of this model.
-        generates: whether the module is a causal language model with a head: called with
-            ``input_ids``, ``attention_mask``, ``past_key_values`` and ``use_cache`` it returns
-            ``logits`` (batch, tokens, vocabulary) and the cache. Only ``phase = "generate"``
-            builds one; ``inputs(batch)`` is then the prompt.
         positions: most tokens that a sample may have, prompt and generated ones together.
         onnx_path: the ONNX file that is the model itself, or None.
-        decoding: how to generate; None for a forward pass.
+        decoding: how to generate; None for a forward pass. The module is then a causal language
+            model with a head: called with ``input_ids``, ``attention_mask``, ``past_key_values``
+            and ``use_cache`` it returns ``logits`` (batch, tokens, vocabulary) and the cache.
+            ``inputs(batch)`` is the prompt.
         real: ragged input: batch size → which tokens are no padding, (batch, tokens).
     """
 
@@ -84,7 +83,6 @@ class Model:
     batch_dims: dict[str, int]
     has_twin: bool = False
     notes: list[tuple[str, str]] = field(default_factory=list)
-    generates: bool = False
     positions: int | None = None
     onnx_path: Path | None = None
     decoding: Decoding | None = None

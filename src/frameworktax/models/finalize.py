@@ -33,11 +33,10 @@ def check_positions(name: str, prompt: int, tokens: int, most: int | None) -> No
         )
 
 
-def finalize(model: Model, workload: Workload, device: str, length: int | None = None) -> Model:
+def finalize(model: Model, workload: Workload, device: str) -> Model:
     """Return a model that its family built in float32 on the CPU as the workload wants it.
 
-    ``length`` is the model's own, where the workload names none; ``device`` is ``cpu`` or
-    ``cuda:N``.
+    ``device`` is ``cpu`` or ``cuda:N``.
 
     Raises:
         UsageError: it cannot generate, takes no ragged input, or has no images.
@@ -45,7 +44,7 @@ def finalize(model: Model, workload: Workload, device: str, length: int | None =
     if workload.phase == "generate":
         model = _decoding(model, workload)
     if workload.input == "ragged":
-        model = ragged.apply(model, *ragged.moments(workload), workload.length or length)
+        model = ragged.apply(model, *ragged.moments(workload), workload.length)
     return place(model, workload.precision, device, channels_last=workload.channels_last)
 
 
@@ -76,8 +75,8 @@ def unmasked(model: Model) -> Model:
 
 def _decoding(model: Model, workload: Workload) -> Model:
     name, tokens = workload.model, workload.new_tokens
-    own = getattr(model.module, "can_generate", None)  # what transformers says of a user's own
-    if not (model.generates or (callable(own) and own())):
+    can = getattr(model.module, "can_generate", None)  # of transformers' classes
+    if not (callable(can) and can()):
         raise UsageError(no_generation(name))
     if tokens is None or workload.kv_cache is None:
         raise UsageError("--phase generate needs --new-tokens and --kv-cache")

@@ -123,7 +123,7 @@ def build(name: str, workload: Workload) -> Model:
     if not row.get("mask", True):
         named.pop("attention_mask", None)
     positions = BUILT_IN[name].max_length
-    return model_of(module, named=named, generates=generates, positions=positions)
+    return model_of(module, named=named, positions=positions)
 
 
 def _nystromformer(shape: Shape, workload: Workload) -> dict[str, Any]:
@@ -306,7 +306,6 @@ def build_any(name: str, workload: Workload) -> Model:
         named=drawers(name, module, workload.length or length, workload.image_size),
         has_twin=False,
         notes=notes,
-        generates=workload.phase == "generate",
         positions=positions,
     )
     if not trained:
