@@ -182,6 +182,20 @@ def test_links_are_not_followed(tmp_path):
     assert (precious / "file").stat().st_size == 1000
 
 
+def test_what_another_program_is_writing_ends_no_pruning(tmp_path, monkeypatch):
+    """A partial file gets its name between the list of a folder and the look at each in it."""
+    prepared(tmp_path, "model", 10, 100)
+    for name in ("iterdir", "rglob"):
+        real = getattr(Path, name)
+
+        def and_a_partial(path, *pattern, real=real):
+            return [*real(path, *pattern), path / ".gone-1.partial"]
+
+        monkeypatch.setattr(Path, name, and_a_partial)
+    assert [(e.path.name, e.bytes) for e in entries(tmp_path)] == [("model", 10)]
+    assert [e.path.name for e in prune_cache(tmp_path, 0, dry_run=True)] == ["model"]
+
+
 def test_a_running_session_keeps_it(tmp_path):
     prepared(tmp_path, "model", 10, 100)
     refused = pytest.raises(UsageError, match="a session is running")

@@ -234,11 +234,15 @@ def entries(cache: Path) -> list[Entry]:
     found = []
     for path in cache.iterdir():
         below = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
-        stats = [(one.is_dir(), one.lstat()) for one in (path, *below)]
-        size = sum(stat.st_size for is_folder, stat in stats if not is_folder)
-        # The newest time of its files is that of its use.
-        used = max(stat.st_mtime for _, stat in stats)
-        found.append(Entry(path=path, bytes=size, used=used))
+        stats = []
+        for one in (path, *below):
+            with contextlib.suppress(FileNotFoundError):  # a partial file that got its name since
+                stats.append(one.lstat())
+        if stats:
+            size = sum(one.st_size for one in stats if not stat.S_ISDIR(one.st_mode))
+            # The newest time of its files is that of its use.
+            used = max(one.st_mtime for one in stats)
+            found.append(Entry(path=path, bytes=size, used=used))
     return sorted(found, key=lambda e: (e.used, e.path.name))
 
 
@@ -284,6 +288,6 @@ def remove(path: Path) -> None:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot remove {path}: {error.strerror}") from error
