@@ -129,6 +129,7 @@ def test_a_line_of_rubbish_costs_only_itself(tmp_path):
         {"enqueue_ns": [1]},
         {"first_token_ns": [1, 1, 1]},
         {"cpu_ns": -1},
+        {"pipelined_calls": -1},
         {"round": -1},
         {"process": 10**10},
         {"process": "0"},

@@ -95,7 +95,7 @@ class CompactBlock(msgspec.Struct, kw_only=True, gc=False):
     round: _Count
     latency_ns: _Times
     pipelined_ns: _Time
-    pipelined_calls: int
+    pipelined_calls: _Count
     cpu_ns: _Time
     enqueue_ns: _Times | None = None
     first_token_ns: _Times | None = None
