@@ -133,10 +133,7 @@ def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
 
 
 def _count_real(
-    module: torch.nn.Module,
-    run: Callable[..., Any],
-    inputs: Inputs,
-    notes: list[tuple[str, str]],
+    module: torch.nn.Module, run: Callable[..., Any], inputs: Inputs, notes: list[tuple[str, str]]
 ) -> tuple[int | None, int | None, int | None]:
     """Run and count (macs, operators, flops); flops is None if an operator has no formula."""
     import torch

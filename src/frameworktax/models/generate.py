@@ -76,10 +76,7 @@ class Greedy(Decoder):
     ) -> torch.Tensor:
         """Return prompt and new tokens."""
         made: torch.Tensor = self.module.generate(
-            input_ids,
-            attention_mask=attention_mask,
-            generation_config=self._config,
-            streamer=self,
+            input_ids, attention_mask=attention_mask, generation_config=self._config, streamer=self
         )
         return made
 
@@ -174,10 +171,7 @@ class Replayed(_Stepping):
     how = GRAPHS
 
     def __init__(
-        self,
-        module: Any,
-        decoding: Decoding,
-        record: Callable[[Call, Call], tuple[Call, Any]],
+        self, module: Any, decoding: Decoding, record: Callable[[Call, Call], tuple[Call, Any]]
     ) -> None:
         super().__init__(module, decoding)
         self._record = record

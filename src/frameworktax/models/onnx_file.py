@@ -66,12 +66,8 @@ def build(name: str, workload: Workload) -> Model:
     first: Shape = next(iter(shapes.values()), [])
     fixed = first[0] if first and not dims else 1
     inputs(fixed if isinstance(fixed, int) else 1)  # raises where sizes cannot be
-    return Model(
-        NoModule(),
-        inputs,
-        {f"kwargs.{key}": dim for key, dim in dims.items()},
-        onnx_path=path,
-    )
+    batch_dims = {f"kwargs.{key}": dim for key, dim in dims.items()}
+    return Model(NoModule(), inputs, batch_dims, onnx_path=path)
 
 
 def read(path: Path) -> Any:
