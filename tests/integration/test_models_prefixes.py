@@ -245,6 +245,21 @@ def test_an_onnx_file_is_a_model_without_a_module(tmp_path) -> None:
         model.module()
 
 
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("FLOAT", 12), ("FLOAT16", 12), ("BFLOAT16", 12), ("DOUBLE", 12), ("INT8", 12), ("INT64", 0)],
+)
+def test_weights_of_every_type_are_counted_and_shapes_are_not(tmp_path, kind, count) -> None:
+    onnx = pytest.importorskip("onnx")
+    from frameworktax.models import onnx_file
+
+    dtype = getattr(onnx.TensorProto, kind)
+    weight = onnx.helper.make_tensor("w", dtype, [4, 3], [1] * 12)
+    graph = onnx.helper.make_graph([], "weights", [], [], [weight])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "model.onnx")
+    assert onnx_file.parameters(tmp_path / "model.onnx") == count
+
+
 def test_other_symbolic_dimensions_take_the_length(tmp_path) -> None:
     path = tmp_path / "model.onnx"
     write(path, shape=("n", "tokens", 4))

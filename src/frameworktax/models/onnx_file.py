@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DEFAULT_LENGTH = 128
 DEFAULT_IMAGE_SIZE = 224
 EXPORT = "export it again"
+WEIGHTS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8")
+"""Types of weights; whole numbers of 32 and 64 bits are shapes, axes and ids."""
 NO_MODULE = "an ONNX file has no torch module; choose onnxruntime or openvino"
 Shape = list[int | str | None]
 """A dimension is a number, a name, or unknown."""
@@ -93,8 +95,8 @@ def parameters(path: Path) -> int:
     import onnx
 
     weights = onnx.load(path, load_external_data=False).graph.initializer
-    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
-    return sum(math.prod(w.dims) for w in weights if w.data_type in floats)
+    kind = onnx.TensorProto.DataType.Name
+    return sum(math.prod(w.dims) for w in weights if kind(w.data_type) in WEIGHTS)
 
 
 def _line(error: Exception) -> str:
