@@ -2,12 +2,13 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from frameworktax.errors import UserModelError
 from frameworktax.measure.worker import _user_line
-from frameworktax.models import user
+from frameworktax.models import libraries, user
 from frameworktax.records import Workload
 
 
@@ -47,3 +48,12 @@ def test_an_error_names_the_users_own_line(tmp_path):
         json.loads("no")
     caught.value.__traceback__ = caught.value.__traceback__.tb_next
     assert _user_line(caught.value) == ""
+
+
+def test_a_thread_that_ends_as_it_is_counted_ends_no_model(monkeypatch):
+    def ended(path):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(Path, "read_text", ended)
+    threads, processes = libraries.begun()
+    assert threads >= 1 and processes == 0

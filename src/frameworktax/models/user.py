@@ -20,7 +20,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -127,12 +127,13 @@ def _function(name: str) -> Callable[[], Any]:
         raise UserModelError(
             f"{name} is of type {type(function).__name__}; write a function to {RETURN}"
         )
-    with suppress(ValueError):  # a builtin without a signature: calling it will show
-        try:
-            inspect.signature(function).bind()
-        except TypeError as error:
-            remedy = "write a function without any, or give them defaults"
-            raise UserModelError(f"{name} wants arguments: {error}; {remedy}") from error
+    try:
+        inspect.signature(function).bind()
+    except ValueError:
+        pass  # a builtin without a signature: calling it will show
+    except TypeError as error:
+        remedy = "write a function without any, or give them defaults"
+        raise UserModelError(f"{name} wants arguments: {error}; {remedy}") from error
     return function  # type: ignore[no-any-return] # a user's: what it takes is not known
 
 
