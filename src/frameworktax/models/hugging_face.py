@@ -277,17 +277,15 @@ def build_any(name: str, workload: Workload) -> Model:
     wanted = name.partition(":")[2]
     config = _config(wanted, workload)
     kind = _class(config, workload)
-    trust: dict[str, Any] = {"trust_remote_code": True} if workload.trust_remote_code else {}
+    settings = {"dtype": torch.float32, "trust_remote_code": workload.trust_remote_code}
     notes: list[tuple[str, str]] = []
     trained = _has_safetensors(wanted)
     if trained:
-        module = kind.from_pretrained(
-            wanted, config=config, use_safetensors=True, dtype=torch.float32, **trust
-        )
+        module = kind.from_pretrained(wanted, config=config, use_safetensors=True, **settings)
     else:
-        _check_memory(name, kind, config, trust)
+        _check_memory(name, kind, config, settings)
         torch.manual_seed(SEED)
-        module = kind.from_config(config, dtype=torch.float32, **trust)
+        module = kind.from_config(config, **settings)
         if "/" in wanted or Path(wanted).is_dir():
             text = f"random weights: {wanted} has none in safetensors files, others are not read"
             notes.append(("random-weights", text))
@@ -390,13 +388,13 @@ def _has_safetensors(name: str) -> bool:
     return any(file_exists(name, file) for file in files)
 
 
-def _check_memory(name: str, kind: Any, config: Any, trust: dict[str, Any]) -> None:
+def _check_memory(name: str, kind: Any, config: Any, settings: Mapping[str, Any]) -> None:
     """Refuse weights that this machine's free memory cannot hold, before making them."""
     import torch
 
     try:
         with torch.device("meta"):
-            ghost = kind.from_config(config, dtype=torch.float32, **trust)
+            ghost = kind.from_config(config, **settings)
     except ValueError as error:  # AutoModel knows no class for this type
         text = flat(str(error))[:150]
         raise UsageError(f"{name} cannot be built: {text}; choose another type") from error
