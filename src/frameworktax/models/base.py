@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from frameworktax.records import Workload
 
+DEFAULT_LENGTH, DEFAULT_IMAGE_SIZE = 128, 224
+"""Tokens, and pixels a side, of a model that says nothing of them."""
+
 
 @dataclass
 class Inputs:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     import torch
 
 Call = Callable[[], Any]
-LIBRARY = "transformers' generate"
-OWN = "a loop of frameworktax's own over the step, static cache"
-GRAPHS = "two CUDA graphs, of the prompt and of one step, static cache"
 
 
 class Decoder:
@@ -52,7 +49,7 @@ class Greedy(Decoder):
     ``generate`` hands over the prompt first, then each token, moved to the CPU and so complete.
     """
 
-    how = LIBRARY
+    how = "transformers' generate"
 
     def __init__(self, module: Any, decoding: Decoding) -> None:
         from transformers import GenerationConfig
@@ -129,7 +126,7 @@ class Loop(_Stepping):
             two shapes of it.
     """
 
-    how = OWN
+    how = "a loop of frameworktax's own over the step, static cache"
 
     def __init__(self, module: Any, decoding: Decoding, step: Callable[..., Any]) -> None:
         super().__init__(module, decoding)
@@ -168,7 +165,7 @@ class Replayed(_Stepping):
             before, each time after the second.
     """
 
-    how = GRAPHS
+    how = "two CUDA graphs, of the prompt and of one step, static cache"
 
     def __init__(
         self, module: Any, decoding: Decoding, record: Callable[[Call, Call], tuple[Call, Any]]

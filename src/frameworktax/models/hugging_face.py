@@ -23,6 +23,8 @@ from frameworktax import host
 from frameworktax.errors import UsageError, flat, nearest
 from frameworktax.models import BUILT_IN, PREFIXES, length_of, refuse
 from frameworktax.models.base import (
+    DEFAULT_IMAGE_SIZE,
+    DEFAULT_LENGTH,
     SEED,
     Draw,
     Model,
@@ -258,10 +260,9 @@ def drawers(name: str, module: Any, length: int, side: int | None = None) -> dic
 
 # --- hf: a type, a folder, the hub ----------------------------------------------------------------
 
-CONFIG = "config.json"
 CALIBRATION_BATCH = 2
-DEFAULT_LENGTH, DEFAULT_IMAGE_SIZE, TWO_SECONDS = 128, 224, 32_000
-"""Tokens, pixels a side, samples of audio."""
+TWO_SECONDS = 32_000
+"""Samples of audio."""
 HUB_S = 5.0
 """That the hub has to answer; its own client asks six times, over half a minute."""
 
@@ -404,7 +405,7 @@ def _check_memory(name: str, kind: Any, config: Any, settings: Mapping[str, Any]
     if needed > free:
         raise UsageError(
             f"{name} has {needed / 1e9:.1f} GB of weights and {free / 1e9:.1f} GB are free; name a "
-            f"folder with a {CONFIG} of smaller sizes"
+            "folder with a config.json of smaller sizes"
         )
 
 

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError, flat
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import DEFAULT_IMAGE_SIZE, DEFAULT_LENGTH, SEED, Inputs, Model
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
 
-DEFAULT_LENGTH = 128
-DEFAULT_IMAGE_SIZE = 224
 EXPORT = "export it again"
 WEIGHTS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8")
 """Types of weights; whole numbers of 32 and 64 bits are shapes, axes and ids."""
-NO_MODULE = "an ONNX file has no torch module; choose onnxruntime or openvino"
 Shape = list[int | str | None]
 """A dimension is a number, a name, or unknown."""
 
@@ -48,7 +45,7 @@ def build(name: str, workload: Workload) -> Model:
 
     class NoModule(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            raise UsageError(NO_MODULE)
+            raise UsageError("an ONNX file has no torch module; choose onnxruntime or openvino")
 
     path = Path(name.partition(":")[2]).resolve()
     model = read(path)

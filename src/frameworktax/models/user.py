@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 BEGINS_OTHERS = "begins-others"
 """Note on a model whose file starts something when it is imported."""
-OTHERS = ("threads", "processes")
 RETURN = "return a torch.nn.Module and its example inputs (a tensor, tuple, list or dict)"
 
 
@@ -60,7 +59,8 @@ def build(name: str, workload: Workload) -> Model:
             raise UserModelError(f"{name} raised {_line(error, _file_of(function))}") from error
     module, example = _module_and_example(name, result)
     model = wrap(name, module, example, workload.batch_dim)
-    started = [what for what, a, b in zip(OTHERS, before, after, strict=True) if b > a]
+    counts = zip(("threads", "processes"), before, after, strict=True)
+    started = [what for what, a, b in counts if b > a]
     if started:
         text = f"importing {name.rpartition(':')[0]} starts {' and '.join(started)}"
         model.notes.append((BEGINS_OTHERS, f"{text}, which run beside what is measured"))
