@@ -160,11 +160,9 @@ def model_of(
 
     ``fields`` are other attributes of ``Model``.
     """
-    kwargs = named or {}
-    paths = [f"args.{number}" for number in range(len(args))] + [f"kwargs.{k}" for k in kwargs]
-    return Model(
-        module, drawn(*args, **kwargs), dict.fromkeys(paths, 0), has_twin=has_twin, **fields
-    )
+    kwargs = dict(named or {})
+    dims = {path: 0 for path, _ in Inputs(args, kwargs).items()}
+    return Model(module, drawn(*args, **kwargs), dims, has_twin=has_twin, **fields)
 
 
 # --- outputs of ordinary size: random weights make parity meaningless otherwise -------------------
@@ -241,17 +239,13 @@ def draw(model: Model, batch: int, number: int) -> Inputs:
     if number == 0:
         return own
     generator = torch.Generator().manual_seed(SEED + number)
-    return own.map(
-        lambda path, value: (
-            _drawn(path, value, number, generator) if isinstance(value, torch.Tensor) else value
-        )
-    )
+    return own.map(lambda path, value: _drawn(path, value, number, generator))
 
 
-def _drawn(path: str, example: torch.Tensor, number: int, generator: torch.Generator) -> Any:
+def _drawn(path: str, example: Any, number: int, generator: torch.Generator) -> Any:
     import torch
 
-    if not example.numel() or example.is_complex():
+    if not isinstance(example, torch.Tensor) or not example.numel() or example.is_complex():
         return example
     if example.dtype == torch.bool:
         found = torch.rand(example.shape, generator=generator) < example.float().mean().item()
