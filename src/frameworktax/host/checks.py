@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from frameworktax.errors import flat
 from frameworktax.host import machine
 from frameworktax.host.inventory import EXTRAS, environment, gpu_present, gpu_processes, numa_node
 from frameworktax.host.machine import ROOT, Load
@@ -228,7 +229,6 @@ def hints(checks: Sequence[Check]) -> list[str]:
     findings: dict[str, list[str]] = {}
     for check in checks:
         if check.status != "ok":
-            said = f"# {check.code}: {check.text}"
             key = check.command or f"# {check.remedy}"
-            findings.setdefault(key, []).append(" ".join(said.split()))
+            findings.setdefault(key, []).append(flat(f"# {check.code}: {check.text}"))
     return [line for command, said in findings.items() for line in (*said, command)]
