@@ -8,7 +8,8 @@ import pytest
 
 from frameworktax.errors import UserModelError
 from frameworktax.measure.worker import _user_line
-from frameworktax.models import libraries, user
+from frameworktax.models import user
+from frameworktax.models.libraries import begun
 from frameworktax.records import Workload
 
 
@@ -55,5 +56,5 @@ def test_a_thread_that_ends_as_it_is_counted_ends_no_model(monkeypatch):
         raise ProcessLookupError
 
     monkeypatch.setattr(Path, "read_text", ended)
-    threads, processes = libraries.begun()
+    threads, processes = begun()
     assert threads >= 1 and processes == 0
