@@ -95,6 +95,7 @@ class Series:
         bound: what is warm in a process that lives, timed or not yet, likewise.
         failed: batch sizes that cannot be called.
         call_ns: of one call, by batch size.
+        begun_ns: when it was started, on the monotonic clock, by process.
         load_ns: by process.
         dead: status and reason once nothing more can come from it.
     """
@@ -112,6 +113,7 @@ class Series:
     bound: dict[tuple[int, int], PointRun] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     call_ns: dict[int, int] = field(default_factory=dict)
+    begun_ns: dict[int, int] = field(default_factory=dict)
     load_ns: dict[int, int] = field(default_factory=dict)
     setup_ns: int | None = None
     artifact_bytes: int | None = None
@@ -194,6 +196,7 @@ class Series:
         label, variables = f"{self.label}, process {process}", self.runtime.variables()
         for batch in self.points:  # whatever was bound went with the process before
             self.bound.pop((batch, process), None)
+        self.begun_ns[process] = time.monotonic_ns()
         worker = self.workers[process] = spawn(label, variables, self.libraries)
         loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
         begins = [note.text for note in loaded.notes if note.code == BEGINS_OTHERS]

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib import import_module
@@ -50,15 +51,6 @@ THREADS = 8
 """Most steps of set-up at a time: many only wait for what a template still imports."""
 
 
-def direction(process: int) -> int:
-    """Return 1 where a process takes its turn in order, -1 where in the reverse order.
-
-    What comes first gets its memory in more pieces and is slower by as much as a third
-    (``benchmarks/huge_pages.py``): every second process turns the order.
-    """
-    return -1 if process % 2 else 1
-
-
 class MeasuringSession:
     """One session of a plan, written to a store as it goes.
 
@@ -84,7 +76,6 @@ class MeasuringSession:
         self._held: int | None = None
         self._spawned: list[Worker] = []
         self._stopping = False
-        self._tried: set[tuple[Series, int, int]] = set()
         self._spawning = threading.Lock()
         self._threads = max(point.threads for point in plan.points)
         on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
@@ -181,7 +172,7 @@ class MeasuringSession:
             if is_over:
                 break
             with self._effort.spending("set-up"):
-                if not self._prepare_one():
+                if not self._warm_up_one():
                     self._setup.show(block=True)
         self._leave_out()
 
@@ -192,49 +183,20 @@ class MeasuringSession:
             return schedule.next_visit(ready, float("inf"))
         return schedule.next_visit(ready, self._rounds.left_s, JOINED_S)
 
-    def _prepare_one(self) -> bool:
-        """Warm up a point or start a further process that is due later; False where none is.
+    def _warm_up_one(self) -> bool:
+        """Warm up a point that is due later; False where there is none.
 
         Only while others are being set up, and what takes a moment: nothing is timed meanwhile.
-        What failed is not tried again.
         """
-        step = next((one for one in self._early_steps() if one not in self._tried), None)
-        if step is None:
-            return False
-        self._tried.add(step)
-        series, process, batch = step
-        if batch:
-            self._setup.bind(series, process, batch)
-        else:
-            self._start(series, process)
-        return True
-
-    def _early_steps(self) -> Iterator[tuple[Series, int, int]]:
-        """Yield series, process and batch size of what may be begun early; 0 for a process.
-
-        What takes its turn in the reverse order begins with what is ready last: not early.
-        """
-        for process in range(0, self._plan.processes, 2):
-            for series in list(self._series):
-                if not (series.is_usable and series.timed) or series.runtime.compiles:
-                    continue
-                if process in series.workers:
-                    for batch in sorted(set(series.points) - series.failed):
-                        is_quick = 0 < schedule.cost_s(series, batch, process) < MOMENT_S
-                        if is_quick and (batch, process) not in series.bound:
-                            yield series, process, batch
-                elif (
-                    process < series.processes(self._plan.processes)
-                    and series.load_ns[0] < 1e9 * MOMENT_S
-                    and self._has_room()
-                ):
-                    yield series, process, 0
-
-    def _has_room(self) -> bool:
-        """Return whether all processes of every series certainly fit in memory together."""
-        largest = max(self._resident_bytes(), default=0)
-        count = len(self._series) * self._plan.processes
-        return largest * count < MEMORY_SHARE * host.memory_available_bytes()
+        for series in list(self._series):
+            if not (series.is_usable and series.timed) or series.runtime.compiles:
+                continue
+            for batch in sorted(set(series.points) - series.failed):
+                is_quick = 0 < schedule.cost_s(series, batch) < MOMENT_S
+                if is_quick and 0 in series.workers and (batch, 0) not in series.bound:
+                    self._setup.bind(series, 0, batch)
+                    return True
+        return False
 
     def _visit(self, points: Points) -> None:
         """Bind, compare, time and sample points that are compared with one another."""
@@ -320,11 +282,24 @@ class MeasuringSession:
             starts = [
                 self._pool.submit(self._start, series, process)
                 for process in processes
-                for series in list(self._series)[:: direction(process)]
+                for series in self._turns(process)
                 if 0 < process < series.processes(self._plan.processes) and series.measured
                 if process not in series.workers
             ]
             self._await(starts)
+
+    def _turns(self, process: int) -> list[Series]:
+        """Return the series in the order in which they are loaded and warmed up in a process.
+
+        What comes first gets its memory in more pieces and is slower by as much as a third
+        (``benchmarks/huge_pages.py``). Two processes have orders that are each other's reverse:
+        process 1 that of process 0, where it begins with what is ready; 2 and 3 one that this
+        session draws, and so on.
+        """
+        order = sorted(self._series, key=lambda one: one.begun_ns.get(0, 0))
+        if process > 1:
+            random.Random(f"{self._recorder.session} {process // 2}").shuffle(order)
+        return order[::-1] if process % 2 else order
 
     def _start(self, series: Series, process: int) -> None:
         self._setup.start(series, process)
@@ -343,16 +318,17 @@ class MeasuringSession:
             if (batch, process) not in series.runs
         ]
         left_s = self._rounds.left_s
-        chosen: dict[int, list[tuple[Series, int]]] = defaultdict(list)
+        chosen: dict[tuple[int, Series], list[int]] = defaultdict(list)
         for process, cost_s, series, batch in sorted(wanted, key=lambda one: one[:2]):
             if cost_s <= left_s:
                 left_s -= cost_s
-                chosen[process].append((series, batch))
+                chosen[process, series].append(batch)
         self._await(
             [
                 self._pool.submit(self._setup.bind, series, process, batch)
-                for process, points in chosen.items()
-                for series, batch in points[:: direction(process)]
+                for process in processes
+                for series in self._turns(process)
+                for batch in chosen[process, series]
             ]
         )
         self._reporter.phase("measuring")
