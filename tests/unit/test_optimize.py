@@ -1,6 +1,7 @@
 """Who wins a race and why, on measurements whose truth is known."""
 
 import errno
+import math
 import os
 import random
 from collections import namedtuple
@@ -11,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from frameworktax import runtimes
+from frameworktax import api, runtimes, store
+from frameworktax.analysis.estimates import paired_ratio
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.protocol import Drawn
 from frameworktax.models.user import Live
@@ -19,6 +21,7 @@ from frameworktax.optimize import blocks, delivery, race, run
 from frameworktax.optimize.delivery import Delivery, Proof, Prover
 from frameworktax.optimize.run import Asked, deliverable
 from frameworktax.records import (
+    Block,
     Effort,
     Environment,
     Estimate,
@@ -29,6 +32,7 @@ from frameworktax.records import (
     Parity,
     Run,
     Session,
+    Subject,
     Workload,
 )
 from frameworktax.runtimes import deployment
@@ -81,7 +85,7 @@ def estimate(value, noise):
 
 def raced(*ms, pairs=None, starts=None):
     wanted = pairs or [(m.workload, m.runtime) for m in ms]
-    return race.candidates(Run(measurements=ms), wanted, starts or {})
+    return race.candidates(wanted, Run(measurements=ms), starts or {})
 
 
 def won(found):
@@ -197,23 +201,44 @@ def test_a_run_off_is_where_another_may_be_faster_by_more_than_a_tie(other_ns, n
     assert left == [(W1, name) for name in wanted]
 
 
-def test_a_run_off_counts_where_it_got_to_more_processes():
-    def over(name, ns, processes, **fields):
-        one = measured(name, ns, **fields)
-        return replace(one, ratio_to_eager=replace(one.ratio_to_eager, n=processes))
+def test_all_stages_of_a_race_count_together_and_what_failed_in_the_last_has_failed(tmp_path):
+    """The final reached one process for two rounds: what the heats saw decides."""
+    mine = asked(tmp_path, workloads=(W1,))
+    mine.store = tmp_path / "store"
 
-    names = ["openvino", "onnxruntime", "torchscript", "aot-inductor", "torchscript-frozen"]
-    older = raced(*(over(name, 20, 3) for name in names))
-    newer = raced(
-        over("openvino", 10, 6),
-        over("onnxruntime", 10, 2),
-        over("torchscript-frozen", 10, 3),
-        over("torchscript", 10, 6, status="crashed", reason="SIGSEGV"),
-        pairs=[(W1, name) for name in names],
-    )
-    found = {one.runtime: one for one in race.renewed(older, newer)}
-    assert [found[name].gain and found[name].gain.value for name in names] == [10, 5, None, 5, 5]
-    assert "SIGSEGV" in found["torchscript"].reason
+    def stage(name, rounds, failed=(), **took_ns):
+        with store.Writer(mine.store, name) as writer:
+            for runtime, ns in took_ns.items():
+                point = mine.point(W1, runtime if runtime == "eager" else f"{runtime}@deployed")
+                of = {"session": name, "point": point.key()}
+                writer.write(Subject(session=name, point=point, paradigm="eager"))
+                writer.write(replace(measured(runtime, 1).parity, **of))
+                if runtime in failed:
+                    reason = "killed by SIGSEGV"
+                    writer.write(Outcome(**of, process=0, status="crashed", reason=reason))
+                    continue
+                writer.write(Outcome(**of, process=0, status="ok", load_ns=5, first_ns=ns))
+                for number in range(rounds):
+                    times = {"latency_ns": (ns + number,) * 5, "pipelined_ns": 5 * ns}
+                    times |= {"pipelined_calls": 5, "cpu_ns": 5 * ns}
+                    writer.write(Block(**of, process=0, round=number, **times))
+        return api.document(store.read(writer.path)[0])
+
+    pairs = [(W1, "openvino"), (W1, "onnxruntime")]
+    stages = [
+        stage("20261123T000000-a", 4, eager=100_000, openvino=50_000, onnxruntime=60_000),
+        stage("20261123T000001-b", 2, eager=100_000, openvino=56_001, onnxruntime=56_000),
+    ]
+    found = race.candidates(pairs, *run._together(mine, stages))
+    expected = [1e5 / math.sqrt(50_000 * 56_001), 1e5 / math.sqrt(60_000 * 56_000)]
+    assert [one.gain.value for one in found] == pytest.approx(expected, rel=1e-3)
+    assert [one.gain.n for one in found] == [2, 2]
+    assert found[0].start_ns == (50_005 + 56_006) / 2
+    assert paired_ratio(found[1].measured, found[0].measured).value > 1.08
+    took_ns = {"eager": 100_000, "openvino": 0, "onnxruntime": 60_000}
+    stages.append(stage("20261123T000002-c", 2, failed=["openvino"], **took_ns))
+    crashed, left = race.candidates(pairs, *run._together(mine, stages))
+    assert "SIGSEGV" in crashed.reason and left.gain.n == 3
 
 
 def test_a_gain_as_delivered_counts_where_intervals_do_not_meet():
@@ -290,7 +315,7 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr(run, "_race", raced_in)
-    monkeypatch.setattr(run, "_starts", lambda *_: {})
+    monkeypatch.setattr(run, "_together", lambda _, stages: (stages[-1], {}))
     monkeypatch.setattr(run, "_deliver", lambda *_: None)
     monkeypatch.setattr(run, "refuse_unavailable", list)
     names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen"]

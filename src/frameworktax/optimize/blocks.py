@@ -131,7 +131,7 @@ def candidates_table(candidates: Sequence[Candidate]) -> Table:
     is_bare = any(one.measured and one.measured.runtime == one.runtime for one in candidates)
     called = "engines alone, inputs bound beforehand" if is_bare else "called as delivered"
     return listed(
-        f"Candidates in the last stage each was in, {called}; latency in ms, "
+        f"Candidates over all stages that each was in, {called}; latency in ms, "
         "gain over eager (95 % interval)",
         candidates,
         {

@@ -36,7 +36,7 @@ class Candidate:
     Attributes:
         workload: model, length and batch.
         runtime: with its option.
-        measured: in the last stage that it was in, called as a deployment calls it unless the race
+        measured: in all stages that it was in, called as a deployment calls it unless the race
             is one of ``BARE``; None where it was in none.
         gain: over eager; above 1 is faster.
         start_ns: from nothing loaded to the end of the first call, the median of its processes.
@@ -71,7 +71,7 @@ class Candidate:
 
 
 def candidates(
-    run: Run, pairs: Iterable[tuple[Workload, str]], starts: Mapping[str, float]
+    pairs: Iterable[tuple[Workload, str]], run: Run, starts: Mapping[str, float]
 ) -> list[Candidate]:
     """Return runtimes at shapes as they were measured, each with its gain or why it is out.
 
@@ -151,18 +151,6 @@ def undecided(found: Iterable[Candidate]) -> list[tuple[Workload, str]]:
         if any(ratio.low < 1 - TIE for ratio in _over(order).values()):
             pairs += [(workload, one.runtime) for one in order]
     return pairs
-
-
-def renewed(found: Iterable[Candidate], newer: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates as the run-off found them where it got to more processes."""
-    again = {(one.workload, one.runtime): one for one in newer if one.measured is not None}
-    return [
-        now
-        if (now := again.get((one.workload, one.runtime)))
-        and (now.gain is None or one.gain is None or now.gain.n > one.gain.n)
-        else one
-        for one in found
-    ]
 
 
 def as_delivered(found: Iterable[Candidate], delivered: Iterable[Candidate]) -> list[Candidate]:

@@ -33,6 +33,7 @@ from frameworktax.records import (
     LeftOut,
     Outcome,
     Point,
+    Record,
     Run,
     Session,
     Workload,
@@ -57,6 +58,10 @@ COARSE = 0.1
 ATTEMPTS = 4
 """Deliveries that are tried: a winner that fails its proof is replaced by the next, before the last
 one by eager. Where a further shape fails in that one, it is tried once more without it."""
+STAGE = 1_000_000
+"""More than a stage has processes, or rounds."""
+TOGETHER = "race"
+"""The session of what all stages found."""
 EXHAUSTED = f"not delivered: other winners failed in {ATTEMPTS} attempts; race fewer --runtimes"
 """Why what might still win lost."""
 
@@ -256,14 +261,15 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
 
     pairs = [(workload, name) for workload in asked.workloads for name in names]
     found: list[Candidate] = []
+    stages: list[Run] = []
     left_s = (1 - SHARES[2]) * asked.time_budget
     if len(names) > race.FINALISTS:
         say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
         heats_s = SHARES[0] * asked.time_budget
         coarse = {"processes": 1, "until": COARSE, "precise_s": heats_s}
-        final = _race(asked, pairs, left_s - heats_s, reporter, **coarse)
-        left_s = max(left_s - seconds(final), heats_s)
-        found = race.after_heats(race.candidates(final, pairs, _starts(asked, final)), asked.aim)
+        stages.append(_race(asked, pairs, left_s - heats_s, reporter, **coarse))
+        left_s = max(left_s - seconds(stages[-1]), heats_s)
+        found = race.after_heats(race.candidates(pairs, *_together(asked, stages)), asked.aim)
         pairs = [(one.workload, one.runtime) for one in found if one.is_in]
         found = [one for one in found if not one.is_in]
     if pairs:
@@ -271,16 +277,17 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         for shape in dict.fromkeys(w for w, _ in pairs):
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
-        final = _race(asked, pairs, SHARES[1] * left_s, reporter)
-        left_s -= seconds(final)
-        found += race.candidates(final, pairs, _starts(asked, final))
+        stages.append(_race(asked, pairs, SHARES[1] * left_s, reporter))
+        left_s -= seconds(stages[-1])
+        found += race.candidates(pairs, *_together(asked, stages))
         found = race.after_final(found, asked.aim)
     if asked.aim == "latency" and left_s > 0 and (pairs := race.undecided(found)):
         say(f"run-off: {', '.join(f'{shape_name(w)} {name}' for w, name in pairs)}")
-        again = _race(asked, pairs, left_s, reporter, processes=MORE * asked.processes)
-        newer = race.candidates(again, pairs, _starts(asked, again))
-        found = race.after_final(race.renewed(found, newer))
-    return _deliver(asked, final, found, tuple(undeliverable), reporter)
+        stages.append(_race(asked, pairs, left_s, reporter, processes=MORE * asked.processes))
+        found = [one for one in found if (one.workload, one.runtime) not in pairs]
+        found += race.candidates(pairs, *_together(asked, stages))
+        found = race.after_final(found)
+    return _deliver(asked, _together(asked, stages)[0], found, tuple(undeliverable), reporter)
 
 
 def deliverable(
@@ -350,14 +357,35 @@ def _measured(asked: Asked, reporter: Reporter | None, **given: Any) -> Run:
     return api.run_plan(plan, asked.store, reporter=reporter, command=[asked.command]).run
 
 
-def _starts(asked: Asked, measured: Run) -> dict[str, float]:
-    """Return key of a point → ns from nothing loaded to the end of its first call."""
-    sessions = {m.session for m in measured.measurements}
+def _together(asked: Asked, stages: Sequence[Run]) -> tuple[Run, dict[str, float]]:
+    """Return what all stages found until now, as the document of one session, and starts.
+
+    A stage goes on where the one before ended: its processes and rounds have numbers of their own,
+    so that a ratio is over those of all stages, and of blocks of one. What failed in the last stage
+    has failed. Starts are key of a point → ns from nothing loaded to the end of its first call, the
+    median.
+    """
+    before = {m.session: n for n, run in enumerate(reversed(stages)) for m in run.measurements}
+    failed = {m.point.key() for m in stages[-1].measurements if m.status != "ok"}
+    records: list[Record] = []
     found: dict[str, list[int]] = defaultdict(list)
     for record in store.read(asked.store)[0]:
-        if isinstance(record, Outcome) and record.session in sessions and record.first_ns:
+        if record.session not in before:
+            continue
+        number = before[record.session]
+        point = getattr(record, "point", None)
+        if number and (point.key() if isinstance(point, Point) else point) in failed:
+            continue
+        moved = {
+            name: getattr(record, name) + number * STAGE
+            for name in ("process", "round")
+            if hasattr(record, name)
+        }
+        records.append(replace(record, session=TOGETHER, **moved))
+        if isinstance(record, Outcome) and record.first_ns:
             found[record.point].append((record.load_ns or 0) + record.first_ns)
-    return {point: statistics.median(times) for point, times in found.items()}
+    starts = {point: statistics.median(times) for point, times in found.items()}
+    return api.document(records, asked.until), starts
 
 
 def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
