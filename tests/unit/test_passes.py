@@ -557,7 +557,7 @@ def test_a_device_is_asked_for_kernel_time_before_it_is_asked_by_module(ran, mon
 def test_runtimes_take_turns_in_one_order_and_in_its_reverse(ran):
     """Process 1 turns the order of process 0, others have orders that the session draws."""
     names = [f"runtime-{n}" for n in range(8)]
-    ran.run(processes=4, runtimes=["eager", *names])
+    ran.run(processes=4, runtimes=[*names, "eager"])  # eager is loaded first
     for what in ("load", "bind"):
         steps = [one for one in ran.host.steps(what) if one[0] != "null"]
         of = [[one[0] for one in steps if one[-1] == process] for process in range(4)]
