@@ -301,7 +301,7 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
 
 
 def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
-    stages, took_s = [], []
+    stages, took_s, ended = [], [], []
 
     def raced_in(asked, pairs, budget_s, reporter, *, processes=3, until=None, precise_s=None):
         stages.append((len(pairs), round(budget_s, 3), processes))
@@ -316,7 +316,7 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "_race", raced_in)
     monkeypatch.setattr(run, "_together", lambda _, stages: (stages[-1], {}))
-    monkeypatch.setattr(run, "_deliver", lambda *_: None)
+    monkeypatch.setattr(run, "_deliver", lambda *given: ended.append(given[2]))
     monkeypatch.setattr(run, "refuse_unavailable", list)
     names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen"]
     monkeypatch.setattr(run, "deliverable", lambda *_: (names, []))
@@ -326,6 +326,8 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
         took_s.append(each_s)
         run.optimize_model(mine)
     finalists = len(race.with_tunings([(W1, name) for name in names[:3]], Target()))
+    assert {len({(o.workload, o.runtime) for o in found}) for found in ended} == {finalists + 1}
+    assert {len(found) for found in ended} == {finalists + 1}
     assert stages == [
         (4, 45, 1), (finalists, 65, 3), (finalists, 60, 6),
         (4, 45, 1), (finalists, 30, 3),  # no time is left for a run-off
