@@ -173,18 +173,17 @@ class SimulatedCluster:
         self._place(job.platform)
         self.cpu_ns += time.process_time_ns() - begin
 
-    def completed(self, wait_s: float | None = None) -> Iterator[Done]:
+    def next_done(self, wait_s: float) -> Done | None:
         """Let time pass until a job has ended."""
         begin = time.process_time_ns()
-        until_ns = None if wait_s is None else self._clock.now_ns + round(wait_s * 1e9)
+        until_ns = self._clock.now_ns + round(wait_s * 1e9)
         while not self._done and self._open:
-            if until_ns is not None and (not self._events or self._events[0][0] > until_ns):
+            if not self._events or self._events[0][0] > until_ns:
                 self._pass(until_ns)
                 break
             self._pass(self._events[0][0])
         self.cpu_ns += time.process_time_ns() - begin
-        if self._done:
-            yield self._done.popleft()
+        return self._done.popleft() if self._done else None
 
     def cancel(self, name: str) -> bool:
         """Take back a job that waits for a node."""

@@ -132,7 +132,7 @@ def facts(folder: Path):
 def by(executor, *jobs) -> None:
     for job in jobs:
         executor.submit(job)
-        (done,) = executor.completed()
+        done = executor.next_done(600.0)
         assert done.error is None and done.wall_ns > 0
     executor.close()
 

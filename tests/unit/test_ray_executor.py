@@ -35,6 +35,8 @@ from frameworktax.sweep.executor import Done, Job, Platform, lost, open_executor
 from frameworktax.sweep.ray import News, NodeHost, RayExecutor, shipped
 from frameworktax.sweep.study import load
 
+HOUR_S = 3600.0
+
 
 def a_node(name, address, label, kind="", **more):
     return {
@@ -220,7 +222,7 @@ def test_a_cluster_without_a_fit_node_ends_the_sweep(made):
     cluster = Ray([LEFT], script={"a": [news(done=lost(job(), "crashed", "has torch 1"))]})
     executor, listener = made(cluster)
     executor.submit(job())
-    assert list(executor.completed(0.0005)) == []
+    assert executor.next_done(0.0005) is None
     with pytest.raises(UsageError, match=r"offers nothing to measure on: node .* has torch 1"):
         executor.platforms()
     assert len(listener.said) == 1 and cluster.dropped == ["a"]
@@ -234,7 +236,7 @@ def test_records_come_home_line_by_line_or_together(made, tmp_path):
         cluster = Ray(script={"a": [*script, news(done=end(), notes=[("phase", "measuring")])]})
         executor, listener = made(cluster)
         executor.submit(job())
-        (got,) = executor.completed()
+        got = executor.next_done(HOUR_S)
         assert (got.wall_ns, got.session, got.error) == (7, SESSION, None)
         path = tmp_path / "store" / f"{got.session}.jsonl"
         assert len(store.read(path)[0]) == 5 and path.read_bytes() == whole
@@ -251,7 +253,7 @@ def test_an_error_of_a_job_keeps_its_kind(made):
         came = pickle.loads(pickle.dumps(news(shard(name), end(error), name)))
         executor, _ = made(Ray(script={"a": [came]}))
         executor.submit(job())
-        (got,) = executor.completed()
+        got = executor.next_done(HOUR_S)
         assert type(got.error) is type(error) and str(got.error).endswith(str(error))
         assert getattr(got.error, "status", None) == getattr(error, "status", None)
 
@@ -261,7 +263,7 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     cluster = Ray(script={"a": [news(head), RayError("the node died\nmore")]})
     executor, _ = made(cluster)
     executor.submit(job())
-    (got,) = executor.completed()
+    got = executor.next_done(HOUR_S)
     assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
     assert str(got.error) == "node 10.0.0.1 (left): was lost: the node died"
     records, notes = store.read(tmp_path / "store" / f"{got.session}.jsonl")
@@ -271,14 +273,14 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     again = "20260101T000001-b"
     cluster.script = {"a": deque([news(shard(again), end(), again)])}
     executor.submit(job())  # the node is back: a new host is started on it
-    (got,) = executor.completed()
+    got = executor.next_done(HOUR_S)
     assert got.error is None
 
 
 def test_lines_that_are_no_records_are_for_readers(made, tmp_path):
     executor, _ = made(Ray(script={"a": [news(shard() + b"rubbish\n", end())]}))
     executor.submit(job())
-    (got,) = executor.completed()
+    got = executor.next_done(HOUR_S)
     records, notes = store.read(tmp_path / "store")
     assert got.error is None and len(records) == 5 and [n.code for n in notes] == ["bad-line"]
 
@@ -287,7 +289,7 @@ def test_a_session_from_elsewhere_names_no_path(made, tmp_path):
     executor, _ = made(Ray(script={"a": [news(shard(), session="../../etc/x")]}))
     executor.submit(job())
     with pytest.raises(StoreError, match="cannot name a shard"):
-        list(executor.completed())
+        executor.next_done(HOUR_S)
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
@@ -296,7 +298,7 @@ def test_a_late_job_is_ended_with_its_host(made, monkeypatch):
     cluster = Ray(script={"a": [BEGUN]})
     executor, _ = made(cluster)
     executor.submit(job())
-    (got,) = executor.completed()
+    got = executor.next_done(HOUR_S)
     assert isinstance(got.error, WorkerError) and got.error.status == "timeout"
     assert cluster.dropped == ["a"]
 
@@ -307,17 +309,17 @@ def test_one_job_at_a_time_on_a_host(made):
     executor, _ = made(cluster)
     for name, platform in (("1", "left"), ("2", "left"), ("3", "big"), ("4", "big")):
         executor.submit(job(name, platform))
-    assert list(executor.completed(0.0005)) == []
+    assert executor.next_done(0.0005) is None
     assert [m for m in cluster.asked if m[1] == "begin"] == [("a", "begin"), ("b", "begin")]
     assert executor.cancel("4") and not executor.cancel("4")
     cluster.script = {"a": deque([BEGUN])}
-    assert list(executor.completed(0.0005)) == []
+    assert executor.next_done(0.0005) is None
     assert not executor.cancel("1") and not cluster.dropped  # it runs
     assert executor.cancel("3") and not executor.cancel("3")  # it waits for its node to be free
     assert cluster.dropped == ["b"]
     cluster.script = {"a": deque([DONE])}
-    assert next(executor.completed()).job.name == "1"
-    assert list(executor.completed(0.0005)) == []
+    assert executor.next_done(HOUR_S).job.name == "1"
+    assert executor.next_done(0.0005) is None
     assert [m for m in cluster.asked if m[1] == "begin"][2:] == [("a", "begin")]
 
 
@@ -326,14 +328,14 @@ def test_nodes_join_and_leave(made, monkeypatch):
     executor, _ = made(cluster)
     executor.platforms()
     executor.submit(job("r", "right"))
-    assert list(executor.completed(0.0005)) == [] and not cluster.asked
+    assert executor.next_done(0.0005) is None and not cluster.asked
     cluster.alive.append(RIGHT)
     cluster.script = {"b": deque(WHOLE)}
-    assert next(executor.completed()).error is None
+    assert executor.next_done(HOUR_S).error is None
     cluster.alive = [LEFT]
     executor.submit(job("r2", "right"))
-    assert list(executor.completed(0.0005)) == []  # it waits until the campaign takes it back
-    assert executor.cancel("r2") and list(executor.completed()) == []
+    assert executor.next_done(0.0005) is None  # it waits until the campaign takes it back
+    assert executor.cancel("r2") and executor.next_done(HOUR_S) is None
     cluster.alive = []
     assert executor.platforms() == []
 
@@ -343,7 +345,7 @@ def test_a_job_that_could_not_begin_was_not_lost(made):
     cluster = Ray([RIGHT, beside], script={"b": [RayError("the node is dead")], "c": WHOLE})
     executor, listener = made(cluster)
     executor.submit(job("r", "right"))
-    (got,) = executor.completed()
+    got = executor.next_done(HOUR_S)
     assert got.error is None and got.job.name == "r" and len(cluster.orders) == 2
     assert cluster.dropped == ["b"]
     assert listener.said == ["left out: node 10.0.0.2 (right, big) was lost: the node is dead"]
@@ -353,9 +355,9 @@ def test_a_job_that_could_not_begin_was_not_lost(made):
 def test_a_node_that_is_busy_is_named_once(made, monkeypatch):
     executor, listener = made(Ray())
     executor.submit(job())
-    assert list(executor.completed(0.0005)) == []
+    assert executor.next_done(0.0005) is None
     monkeypatch.setattr(ray_module, "BUSY_S", -1.0)
-    assert list(executor.completed(0.0005)) == list(executor.completed(0.0005)) == []
+    assert executor.next_done(0.0005) is executor.next_done(0.0005) is None
     (said,) = listener.said
     assert "10.0.0.1" in said
 
@@ -366,14 +368,14 @@ def test_the_end_takes_home_what_there_is(made, tmp_path):
     executor, _ = made(cluster)
     executor.submit(job())
     executor.submit(job("waits"))
-    assert list(executor.completed(0.0005)) == []
+    assert executor.next_done(0.0005) is None
     cluster.script["a"].append(news(b"".join(lines[3:])))
     executor.close()
     assert ("a", "stop") in cluster.asked
     assert cluster.dropped == ["a"] and cluster.ended == 1
     (path,) = (tmp_path / "store").iterdir()
     assert len(store.read(path)[0]) == 5
-    assert list(executor.completed()) == []
+    assert executor.next_done(HOUR_S) is None
 
 
 def test_code_is_sent_as_one_file(tmp_path, monkeypatch):
@@ -399,7 +401,7 @@ def test_what_is_not_on_a_node_is_refused_before_anything_is_submitted(tmp_path,
     fake = SimpleNamespace(
         platforms=lambda: [Platform(label="local", device="cpu", host="a", slots=1)],
         submit=submitted.append,
-        completed=lambda wait_s: iter(()),
+        next_done=lambda wait_s: None,
         close=lambda: None,
     )
     monkeypatch.setattr(run, "open_executor", lambda *_: fake)
@@ -442,7 +444,7 @@ def test_a_host_holds_its_whole_node(made):
     cluster = Ray(script={"a": WHOLE})
     executor, _ = made(cluster)
     executor.submit(job())
-    assert len(list(executor.completed())) == 1
+    assert executor.next_done(HOUR_S) is not None
     assert cluster.options == [{
         "num_cpus": 8.0, "num_gpus": 0.0, "max_restarts": 0, "max_task_retries": 0,
         "scheduling_strategy": ("a", False),

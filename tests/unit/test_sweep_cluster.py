@@ -229,7 +229,7 @@ def test_a_platform_that_comes_back_is_measured(tmp_path):
 
 
 class Scripted:
-    """An executor that yields what a script says."""
+    """An executor that returns what a script says."""
 
     def __init__(self, ends):
         self.ends = list(ends)
@@ -241,9 +241,8 @@ class Scripted:
     def submit(self, job):
         self.jobs.append(job)
 
-    def completed(self, wait_s=None):
-        if self.ends:
-            yield self.ends.pop(0)(self.jobs)
+    def next_done(self, wait_s):
+        return self.ends.pop(0)(self.jobs) if self.ends else None
 
     def cancel(self, name):
         return False

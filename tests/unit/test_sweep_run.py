@@ -203,8 +203,8 @@ class FakeExecutor:
         self.jobs.append(job)
         self.queue.append(job)
 
-    def completed(self, wait_s=None):
-        while self.queue:
+    def next_done(self, wait_s):
+        if self.queue:
             job = self.queue.pop(0)
             name = f"s{len(list(self.folder.glob('*.jsonl'))) if self.folder.exists() else 0}"
             with Writer(self.folder, name) as writer:
@@ -215,7 +215,8 @@ class FakeExecutor:
                     writer.write(outcome(p, status, name, reason=None if status == "ok" else "why"))
                     for process, round_ in SIX if status == "ok" else []:
                         writer.write(block(p, process, round_, name))
-            yield Done(job=job, session=name, wall_ns=10**9)
+            return Done(job=job, session=name, wall_ns=10**9)
+        return None
 
     def cancel(self, name):
         return False
@@ -359,7 +360,7 @@ def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
         executor.submit(Job(name=name, platform="local", plan=Plan(points=(EAGER,))))
     assert executor.cancel("b") and not executor.cancel("b")
     executor.close()
-    assert list(executor.completed()) == []
+    assert executor.next_done(0.0) is None
 
 
 def test_a_dry_run_and_a_summary_in_words(tmp_path):

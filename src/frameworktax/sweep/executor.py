@@ -1,7 +1,7 @@
 """What carries out the jobs of a study: on this host, or on many.
 
-An executor is five methods. Everything a job measured is in the store by the time ``completed``
-yields it; the sweep above decides what to submit, and when. What it may rely on, and what not:
+An executor is five methods. Everything a job measured is in the store by the time ``next_done``
+returns it; the sweep above decides what to submit, and when. What it may rely on, and what not:
 
 - **Nodes join and leave.** ``platforms`` is asked again after the end of each job, and every few
   seconds. A label without a node has no slots, or is not named; the executor keeps its jobs until
@@ -19,7 +19,7 @@ yields it; the sweep above decides what to submit, and when. What it may rely on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -130,11 +130,8 @@ class Executor(Protocol):
     def submit(self, job: Job) -> None:
         """Take a job; it may wait for its platform."""
 
-    def completed(self, wait_s: float | None = None) -> Iterator[Done]:
-        """Yield jobs as they end.
-
-        Ends once nothing submitted is left, or once none has ended for ``wait_s``.
-        """
+    def next_done(self, wait_s: float) -> Done | None:
+        """Return a job that has ended; None once nothing is left, or none did for ``wait_s``."""
 
     def cancel(self, name: str) -> bool:
         """Take back a job that has not begun; False if it has, or was never submitted."""
@@ -168,16 +165,13 @@ class LocalExecutor:
         """Take a job."""
         self._queue[job.name] = job
 
-    def completed(self, wait_s: float | None = None) -> Iterator[Done]:
-        """Run what was submitted, one after the other, however long each takes.
-
-        Raises:
-            StoreError: nothing can be written any more.
-        """
+    def next_done(self, wait_s: float) -> Done | None:
+        """Run the job that was submitted first, however long it takes; None if none is left."""
         del wait_s
-        while self._queue:
-            first = next(iter(self._queue))
-            yield self._run(self._queue.pop(first))
+        if not self._queue:
+            return None
+        first = next(iter(self._queue))
+        return self.run(self._queue.pop(first))
 
     def cancel(self, name: str) -> bool:
         """Take back a job that has not begun."""
@@ -188,7 +182,12 @@ class LocalExecutor:
         self._queue.clear()
         self._templates.close()
 
-    def _run(self, job: Job) -> Done:
+    def run(self, job: Job) -> Done:
+        """Measure a job in a session of its own.
+
+        Raises:
+            StoreError: nothing can be written any more.
+        """
         begin = time.monotonic_ns()
         budget_s = job.plan.budget_s
         plan = replace(

@@ -15,7 +15,7 @@ import socket
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -162,9 +162,7 @@ class NodeHost:
                 path.write_text(source, encoding="utf-8")
             with host_lock(self._command, self._notes.say):
                 self._raise_priority()
-                self._executor.submit(job)
-                (done,) = self._executor.completed()
-                return done
+                return self._executor.run(job)
         except FrameworktaxError as error:  # not begun, or its records cannot be written
             return lost(job, "crashed", str(error))
 
@@ -283,23 +281,19 @@ class RayExecutor:
         """Take a job."""
         self._waiting[job.name] = job
 
-    def completed(self, wait_s: float | None = None) -> Iterator[Done]:
-        """Yield jobs as they end, or are lost.
+    def next_done(self, wait_s: float) -> Done | None:
+        """Return a job that has ended or was lost.
 
         Raises:
             StoreError: nothing can be written here any more.
             UsageError: a job's model cannot be sent to a node.
         """
-        since = time.monotonic()
-        while self._waiting or self._running:
-            left_s = WAIT_S if wait_s is None else wait_s - (time.monotonic() - since)
-            if left_s <= 0:
-                return
+        until = time.monotonic() + wait_s
+        while (self._waiting or self._running) and (left_s := until - time.monotonic()) > 0:
             self._place()
-            done = self._listen(min(WAIT_S, left_s))
-            if done is not None:
-                yield done
-                since = time.monotonic()
+            if (done := self._listen(min(WAIT_S, left_s))) is not None:
+                return done
+        return None
 
     def cancel(self, name: str) -> bool:
         """Take back a job that has not begun: it waits here, or for its node to be free."""

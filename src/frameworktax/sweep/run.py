@@ -280,7 +280,7 @@ class Sweep:
             StoreError: the executor has no job any more, and this side has.
         """
         begin_ns = self.clock.wall_ns()
-        done = next(self.executor.completed(PATIENCE_S), None)
+        done = self.executor.next_done(PATIENCE_S)
         if done is None:
             if self.clock.wall_ns() - begin_ns < PATIENCE_S / 2 * 1e9:
                 raise StoreError("the executor lost a job; run the same command again")
