@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from frameworktax.attribution.layers import (
     PERIOD_NS,
     ModuleClock,
     attribute_modules,
-    joined,
+    by_module,
 )
 from frameworktax.attribution.operators import attribute_operators
 from frameworktax.attribution.perf_event import PerfEventSampler
+from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
@@ -52,13 +54,13 @@ def spent(root, call, clock):
         call()
         ticks = [(at, Leaf(JIT, "")) for at in range(begin, clock.now_ns)]
     assert {name: dict(vars(module)) for name, module in root.named_modules()} == before
-    counts = joined(modules, ticks)
-    every = modules.modules()
-    assert all(bucket == "kernel" for _, bucket in counts)
-    found = {module["path"]: (0, module["calls"]) for module in every if module["calls"]}
-    for (index, _), count in counts.items():
-        path = None if index == OUTSIDE else every[index]["path"]
-        found[path] = (count, every[index]["calls"] if path is not None else 0)
+    places = by_module(modules, [Ticks(collections.Counter(), 0, timed=ticks)])
+    found = {module["path"]: (0, module["calls"]) for module in places["modules"]}
+    assert all(calls for _, calls in found.values())
+    for index, _, bucket, count in places["ticks"][0]:
+        assert bucket == "kernel"
+        path = None if index == OUTSIDE else places["modules"][index]["path"]
+        found[path] = (count, 0 if path is None else found[path][1])
     return found
 
 
@@ -120,6 +122,48 @@ def test_a_generator_is_entered_whenever_it_goes_on(clock):
     root = Net(clock, 0, Tokens(clock, 0))
     # entered three times: the last one only ends it
     assert spent(root, root, clock) == {"": (2, 1), "inside.0": (40, 3)}
+
+
+def test_a_generator_gets_what_its_caller_sends_raises_and_is_given_its_value(clock):
+    class Echo(Work):
+        def forward(self):
+            sent = yield "first"
+            try:
+                yield sent
+            except KeyError:
+                self.clock.work(3)
+                yield "caught"
+            return "value"
+
+    root = Echo(clock, 0)
+    ended = []
+
+    def call():
+        running = root()
+        assert [next(running), running.send("sent"), running.throw(KeyError)] == [
+            "first",
+            "sent",
+            "caught",
+        ]
+        with pytest.raises(StopIteration) as end:
+            next(running)
+        ended.append(end.value.value)
+
+    assert spent(root, call, clock) == {"": (3, 4)}
+    assert ended == ["value"]
+
+
+def test_a_generator_of_another_thread_is_not_noted(clock):
+    class Tokens(Work):
+        def forward(self):
+            yield "token"
+
+    root, found = Tokens(clock, 0), []
+    with ModuleClock(root, lambda: clock.now_ns) as modules:
+        thread = threading.Thread(target=lambda: found.extend(root()))
+        thread.start()
+        thread.join()
+    assert (found, modules.events) == (["token"], [])
 
 
 def test_a_layer_that_raises_is_left(clock):

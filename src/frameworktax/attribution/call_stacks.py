@@ -69,17 +69,14 @@ class StackSampler(PerfEventSampler):
     """Samples that come with the stack.
 
     The ring holds few of them: ``relieve`` is to be called after every call of what is sampled.
-
-    Attributes:
-        stretches: the records of each stretch as they came.
     """
 
     def __init__(self, period_ns: int) -> None:
         # As large a ring as there may be.
         super().__init__(10**9, period_ns=period_ns, registers=_MASK, stack_bytes=STACK_BYTES)
-        self.stretches: list[bytes] = []
+        self._stretches: list[tuple[bytes, int]] = []
+        """Records as they came, and how many were lost."""
         self._open_stretch: list[bytes] = []
-        self._lost: list[int] = []
 
     def room(self) -> int:
         """Return how many samples the ring holds."""
@@ -95,17 +92,17 @@ class StackSampler(PerfEventSampler):
     def stop(self) -> None:
         """End a stretch."""
         self.pause()
-        self.stretches.append(b"".join([*self._open_stretch, self.take()]))
-        self._open_stretch = []
-        self._lost.append(self.newly_lost(self.stretches[-1]))
+        data = b"".join([*self._open_stretch, self.take()])
+        self._stretches.append((data, self.newly_lost(data)))
+        self._open_stretch.clear()
 
     def ticks(self) -> list[Ticks]:
         """Return how many ticks each stretch lost; ``caught`` has the others."""
-        return [Ticks(leaves=Counter(), system=None, lost=lost) for lost in self._lost]
+        return [Ticks(Counter(), None, lost) for _, lost in self._stretches]
 
     def caught(self) -> list[list[Caught]]:
         """Return the samples of each stretch, in the order of time."""
-        return [list(_caught(data)) for data in self.stretches]
+        return [list(_caught(data)) for data, _ in self._stretches]
 
 
 def _caught(data: bytes) -> Iterator[Caught]:

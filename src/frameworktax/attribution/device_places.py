@@ -16,14 +16,14 @@ Each call is one stretch of ``records.Places``; what is counted are nanoseconds:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frameworktax.attribution.device_profile import HEAD_CALLS, Calling, Warm, separated
-from frameworktax.attribution.layers import OUTSIDE, ModuleClock, modules_called
+from frameworktax.attribution.layers import OUTSIDE, ModuleClock, by_place
 from frameworktax.attribution.torch_device import TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
@@ -32,8 +32,8 @@ from frameworktax.traces.intervals import merge
 from frameworktax.traces.timeline import find, taken
 
 Ns = NDArray[np.int64]
-Ticks = tuple[tuple[int, str, str, int], ...]
-"""(module, operator, line of the bill, ns), the module ``OUTSIDE`` for none."""
+Ticks = Mapping[tuple[int, str, str], int]
+"""(module, operator, line of the bill) → ns, the module ``OUTSIDE`` for none."""
 Innermost = Callable[[Sequence[int]], list[int]]
 """Times on the modules' clock → module that each fell in."""
 
@@ -44,7 +44,7 @@ def place_calls(
     marks: Sequence[tuple[int, int]],
     begins: Sequence[int],
     innermost: Innermost,
-) -> tuple[Ticks, ...]:
+) -> list[Ticks]:
     """Return where the device's time of each call belongs.
 
     Args:
@@ -64,7 +64,7 @@ def place_calls(
     # The first of a correlation is the runtime's call, around its driver's.
     host = host.take(np.lexsort((-host.end_ns, host.start_ns, host.correlation)))
     offset = clock_offset(host, find(host.correlation, found.markers.correlation), marks)
-    stretches = []
+    stretches: list[Ticks] = []
     for call, begin in enumerate(begins):
         work = found.work.where(found.in_call == call)
         rows = find(host.correlation, work.correlation)
@@ -78,8 +78,8 @@ def place_calls(
             where = int(modules[i]), operators[i]
             ticks[(*where, "kernel")] += int(work.end_ns[i] - work.start_ns[i])
             ticks[(*where, "device_gap")] += int(idle[i])
-        stretches.append(tuple((*key, ns) for key, ns in ticks.items() if ns))
-    return tuple(stretches)
+        stretches.append({key: ns for key, ns in ticks.items() if ns})
+    return stretches
 
 
 def clock_offset(host: Events, rows: Ns, marks: Sequence[tuple[int, int]]) -> int:
@@ -166,16 +166,13 @@ def attribute_device_modules(
     stretches = place_calls(trace, device.index, calling.marks, begins, modules.innermost)
     # Calls of modules are those of one call, times the calls that count.
     share = calls / (calls + HEAD_CALLS + 1)
-    called, place = modules_called(modules.modules())
+    found = by_place(modules.modules(), stretches)
     return {
+        **found,
         "method": by,
         "calls": calls,
         "latency_ns": sorted(walls)[len(walls) // 2],
         "wall_ns": sum(walls),
-        "modules": tuple({**module, "calls": round(module["calls"] * share)} for module in called),
-        "ticks": tuple(
-            tuple((place[index], operator, line, ns) for index, operator, line, ns in ticks)
-            for ticks in stretches
-        ),
+        "modules": tuple({**one, "calls": round(one["calls"] * share)} for one in found["modules"]),
         "notes": (),
     }

@@ -24,9 +24,9 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -36,7 +36,13 @@ import numpy as np
 
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.perf_event import PerfEventSampler
-from frameworktax.attribution.sampler import Call, SampleRun, refused_as_unavailable, sample
+from frameworktax.attribution.sampler import (
+    Call,
+    SampleRun,
+    Ticks,
+    refused_as_unavailable,
+    sample,
+)
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.errors import WorkerError
 
@@ -87,35 +93,6 @@ class ModuleClock:
     def _clocked(self, method: Callable[..., Any], index: int) -> Callable[..., Any]:
         now, note, ident, thread = self._now, self.events.append, threading.get_ident, self._thread
 
-        if inspect.isgeneratorfunction(method):
-
-            @wraps(method)
-            def generating(*args: Any, **kwargs: Any) -> Any:
-                # A generator's module is entered whenever it goes on.
-                running = method(*args, **kwargs)
-                step: Callable[[], Any] = running.__next__
-                while True:
-                    note(now())
-                    note(index)
-                    try:
-                        value = step()
-                    except StopIteration as end:
-                        return end.value
-                    finally:
-                        note(now())
-                        note(OUTSIDE)
-                    try:
-                        sent = yield value
-                    except GeneratorExit:
-                        running.close()
-                        raise
-                    except BaseException as error:  # noqa: BLE001 - the generator's to handle
-                        step = partial(running.throw, error)
-                    else:
-                        step = partial(running.send, sent)
-
-            return generating
-
         @wraps(method)
         def clocked(*args: Any, **kwargs: Any) -> Any:
             if ident() != thread:
@@ -128,7 +105,16 @@ class ModuleClock:
                 note(now())
                 note(OUTSIDE)
 
-        return clocked
+        if not inspect.isgeneratorfunction(method):
+            return clocked
+
+        @wraps(method)
+        def generating(*args: Any, **kwargs: Any) -> Any:  # entered whenever it goes on
+            running = method(*args, **kwargs)
+            send, throw = (self._clocked(one, index) for one in (running.send, running.throw))
+            return (yield from _Steps(send, throw, running.close))
+
+        return generating
 
     def modules(self) -> tuple[dict[str, Any], ...]:
         """Return the modules as the fields of ``records.Module``, by index."""
@@ -163,6 +149,21 @@ def replayed(entered: Iterable[int]) -> tuple[list[int], Counter[int]]:
             stack.pop()
         state.append(stack[-1])
     return state, calls
+
+
+class _Steps:
+    """A generator for ``yield from``, in parts."""
+
+    def __init__(
+        self, send: Callable[[Any], Any], throw: Callable[..., Any], close: Callable[[], None]
+    ) -> None:
+        self.send, self.throw, self.close = send, throw, close
+
+    def __iter__(self) -> _Steps:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
 
 
 def _walk(path: str, module: Any, seen: set[int]) -> Iterator[tuple[str, Any, str]]:
@@ -249,20 +250,39 @@ def attribute_modules(
     with refused_as_unavailable():
         sampler = PerfEventSampler(duration_ns // stretches, period_ns=PERIOD_NS)
     with sampler, ModuleClock(root) as modules:
-        refuse_compiled(call)
-        del modules.events[:]
+        refuse_compiled(call, modules)
         run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns, vary=sampler.vary)
-    return places("module", run, **_by_module(modules, sampler))
+    ticks = [stretch.ticks for stretch in run.stretches]
+    return places("module", run, **by_module(modules, ticks))
 
 
-def _by_module(modules: ModuleClock, sampler: PerfEventSampler) -> dict[str, Any]:
+def by_module(modules: ModuleClock, ticks: Sequence[Ticks]) -> dict[str, Any]:
     """Return the modules that were called, and the samples of each stretch by module."""
-    called, place = modules_called(modules.modules())
-    ticks = tuple(
-        tuple((place[index], "", bucket, count) for (index, bucket), count in seen.items())
-        for seen in (joined(modules, ticks) for ticks in sampler.timed())
-    )
-    return {"modules": called, "ticks": ticks}
+    where = iter(modules.innermost([time_ns for seen in ticks for time_ns, _ in seen.timed]))
+    counts = [
+        Counter((next(where), "", classify(leaf)[0]) for _, leaf in seen.timed) for seen in ticks
+    ]
+    return by_place(modules.modules(), counts)
+
+
+def by_place(
+    modules: Sequence[dict[str, Any]], counts: Iterable[Mapping[tuple[int, str, str], int]]
+) -> dict[str, Any]:
+    """Return the modules that were called, and the counts of each stretch, as fields of ``Places``.
+
+    Args:
+        modules: fields of ``records.Module``.
+        counts: by (index in ``modules`` or ``OUTSIDE``, operator, line of the breakdown).
+    """
+    called = [index for index, module in enumerate(modules) if module["calls"]]
+    place = {OUTSIDE: OUTSIDE} | {index: at for at, index in enumerate(called)}
+    return {
+        "modules": tuple(modules[index] for index in called),
+        "ticks": tuple(
+            tuple((place[index], *rest, count) for (index, *rest), count in seen.items())
+            for seen in counts
+        ),
+    }
 
 
 def places(method: str, run: SampleRun, **found: Any) -> dict[str, Any]:
@@ -280,17 +300,8 @@ def places(method: str, run: SampleRun, **found: Any) -> dict[str, Any]:
     }
 
 
-def modules_called(
-    modules: Sequence[dict[str, Any]],
-) -> tuple[tuple[dict[str, Any], ...], dict[int, int]]:
-    """Return those that were called, and index in ``modules`` → index in these."""
-    called = [index for index, module in enumerate(modules) if module["calls"]]
-    place = {OUTSIDE: OUTSIDE} | {index: at for at, index in enumerate(called)}
-    return tuple(modules[index] for index in called), place
-
-
-def refuse_compiled(call: Call) -> None:
-    """Call a model whose modules have just been wrapped.
+def refuse_compiled(call: Call, modules: ModuleClock) -> None:
+    """Call a model whose modules have just been wrapped, and forget when it entered them.
 
     Raises:
         WorkerError: it was compiled around them, and compiled anew.
@@ -300,14 +311,7 @@ def refuse_compiled(call: Call) -> None:
         call()
     if _compiled_graphs() != compiled:
         raise WorkerError("unavailable", COMPILED)
-
-
-def joined(modules: ModuleClock, ticks: Sequence[tuple[int, Leaf]]) -> Counter[tuple[int, str]]:
-    """Return the ticks of a stretch by module and line of the bill."""
-    where = modules.innermost([time_ns for time_ns, _ in ticks])
-    return Counter(
-        (index, classify(leaf)[0]) for index, (_, leaf) in zip(where, ticks, strict=True)
-    )
+    del modules.events[:]
 
 
 def _compiled_graphs() -> int:
@@ -383,15 +387,16 @@ class RunClock:
                 self._set_aside()
             if self.refused or not self._latencies:
                 return None
+            ticks = self._sampler.ticks()
             return {
                 "method": "module",
                 "calls": len(self._latencies),
                 "latency_ns": round(median(self._latencies)),
                 "wall_ns": self._sampled_ns,
                 "period_ns": self._sampler.period_ns,
-                "lost": sum(seen.lost for seen in self._sampler.ticks()),
+                "lost": sum(seen.lost for seen in ticks),
                 "notes": (),
-                **_by_module(self._modules, self._sampler),
+                **by_module(self._modules, ticks),
             }
 
 
@@ -407,37 +412,33 @@ Line = tuple[str, int, str]
 """File, line, function; an empty file where no such frame was there."""
 
 
-class LineNotes:
-    """Notes (time, line) at every signal."""
+@contextmanager
+def line_notes() -> Iterator[list[tuple[int, Line]]]:
+    """Note (time, line) at every signal while the block lasts.
 
-    def __init__(self) -> None:
-        self.notes: list[tuple[int, Line]] = []
+    Raises:
+        WorkerError: this is not the main thread, which alone handles signals.
+    """
+    notes: list[tuple[int, Line]] = []
 
-    @contextmanager
-    def listening(self) -> Iterator[LineNotes]:
-        """Take signals while the block lasts.
-
-        Raises:
-            WorkerError: this is not the main thread, which alone handles signals.
-        """
-        try:
-            before = signal.signal(SIGNAL, self._note)
-        except ValueError as error:
-            raise WorkerError("unavailable", "lines are sampled in the main thread only") from error
-        try:
-            yield self
-        finally:
-            signal.signal(SIGNAL, before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         now = time.perf_counter_ns()
         while frame is not None and is_passed(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is None:
-            self.notes.append((now, ("", 0, "")))
+            notes.append((now, ("", 0, "")))
         else:
             code = frame.f_code
-            self.notes.append((now, (code.co_filename, frame.f_lineno, code.co_qualname)))
+            notes.append((now, (code.co_filename, frame.f_lineno, code.co_qualname)))
+
+    try:
+        before = signal.signal(SIGNAL, note)
+    except ValueError as error:
+        raise WorkerError("unavailable", "lines are sampled in the main thread only") from error
+    try:
+        yield notes
+    finally:
+        signal.signal(SIGNAL, before)
 
 
 @cache
@@ -474,14 +475,14 @@ def attribute_lines(
     Raises:
         WorkerError: this host allows no sampling, or this is not the main thread.
     """
-    notes = LineNotes()
-    with notes.listening():
+    with line_notes() as notes:
         with refused_as_unavailable():
             sampler = PerfEventSampler(duration_ns // stretches, signal=SIGNAL)
         with sampler:
             vary = sampler.vary
             run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns, vary=vary)
-            seen = by_line(notes.notes, [tick for part in sampler.timed() for tick in part])
+    ticks = [tick for stretch in run.stretches for tick in stretch.ticks.timed]
+    seen = by_line(notes, ticks)
     lines = tuple(
         (short_path(file) if file else "", number, function, bucket, count)
         for ((file, number, function), bucket), count in seen.most_common()

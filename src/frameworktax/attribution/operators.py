@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 from frameworktax.attribution import call_stacks
 from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.call_stacks import PC, SP, Caught, StackSampler, Unwinder
-from frameworktax.attribution.layers import ModuleClock, modules_called, places, refuse_compiled
+from frameworktax.attribution.layers import ModuleClock, by_place, places, refuse_compiled
 from frameworktax.attribution.sampler import Call, refused_as_unavailable, sample
 from frameworktax.attribution.symbols import DAMAGED, KERNEL, Leaf, Resolver, SymbolTable, demangle
 from frameworktax.errors import WorkerError
@@ -197,32 +197,32 @@ def attribute_operators(
     entered = None if root is None else ModuleClock(root)
     with sampler, entered or nullcontext():
         if entered is not None:
-            refuse_compiled(call)
-            del entered.events[:]
+            refuse_compiled(call, entered)
         run = sample(relieved, sampler, stretches=stretches, duration_ns=duration_ns)
     caught = sampler.caught()
+    every = [one for part in caught for one in part]
     if entered is None:
         modules: Sequence[dict[str, Any]] = [{"path": "", "type": "graph", "calls": run.calls}]
-        where = [[0] * len(part) for part in caught]
+        where = iter([0] * len(every))
     else:
         modules = entered.modules()
-        where = [entered.innermost([one.time_ns for one in part]) for part in caught]
-    called, place = modules_called(modules)
+        where = iter(entered.innermost([one.time_ns for one in every]))
     resolver = Resolver(judged=is_judged)
+    leaves = resolver.resolve(one.address for one in every if not one.in_kernel)
     namer = Namer(resolver)
     nodes: dict[Node, int] = {}
-    ticks = []
-    for part, indices in zip(caught, where, strict=True):
-        leaves = resolver.resolve(one.address for one in part if not one.in_kernel)
-        counts: Counter[tuple[int, str, str]] = Counter()
-        for index, one in zip(indices, part, strict=True):
+    counts = []
+    for part in caught:
+        seen: Counter[tuple[int, str, str]] = Counter()
+        for one in part:
+            module = next(where)
             node, operator = namer.place(one)
-            at = place[index] if node is None else nodes.setdefault(node, len(called) + len(nodes))
+            at = module if node is None else nodes.setdefault(node, len(modules) + len(nodes))
             leaf = Leaf(KERNEL, "") if one.in_kernel else leaves[one.address]
-            counts[at, operator, classify(leaf)[0]] += 1
-        ticks.append(tuple((*key, count) for key, count in counts.items()))
-    called += tuple({"path": node.name, "type": node.type, "calls": run.calls} for node in nodes)
-    return places("operator", run, modules=called, ticks=tuple(ticks))
+            seen[at, operator, classify(leaf)[0]] += 1
+        counts.append(seen)
+    further = [{"path": node.name, "type": node.type, "calls": run.calls} for node in nodes]
+    return places("operator", run, **by_place([*modules, *further], counts))
 
 
 # --- classes of virtual functions in stripped libraries -------------------------------------------

@@ -415,14 +415,14 @@ class PerfEventSampler(Ring):
     def ticks(self) -> list[Ticks]:
         """Return the ticks of each stretch."""
         return [
-            Ticks(Counter(leaves), len(one.kernel_ns) if self.kernel else None, one.lost)
+            Ticks(
+                Counter(leaves),
+                len(one.kernel_ns) if self.kernel else None,
+                one.lost,
+                timed=one.timed(leaves),
+            )
             for one, leaves in zip(self._drained, placed(self._drained), strict=True)
         ]
-
-    def timed(self) -> list[list[tuple[int, Leaf]]]:
-        """Return (time, where) of every tick, a list each stretch, in the order of time."""
-        found = zip(self._drained, placed(self._drained), strict=True)
-        return [drained.timed(leaves) for drained, leaves in found]
 
     def drain(self) -> Drained:
         """Return what is in the ring and empty it.

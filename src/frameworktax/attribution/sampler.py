@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from random import Random, SystemRandom
@@ -41,6 +41,7 @@ class Ticks:
         lost: ticks that were due and have no record.
         ran_ns: time in which a thread of the process ran; None where one thread alone is seen.
         queued_ns: time in which none ran and one would have; None as ``ran_ns``.
+        timed: (time, where) of each tick in the order of time, by the sampler of one thread.
     """
 
     leaves: Counter[Leaf]
@@ -48,6 +49,7 @@ class Ticks:
     lost: int = 0
     ran_ns: int | None = None
     queued_ns: int | None = None
+    timed: Sequence[tuple[int, Leaf]] = ()
 
 
 class Sampler(AbstractContextManager["Sampler"], Protocol):
