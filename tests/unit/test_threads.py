@@ -126,6 +126,22 @@ def test_samples_of_processors_are_handed_to_the_threads_that_are_asked_for(mach
         assert (second[1].ended, second[1].cpu_ns, second[1].lost) == (True, 2000, 0)
 
 
+def test_processors_behind_one_that_is_switched_off_are_sampled_too(monkeypatch):
+    opened = []
+
+    def open_event(period_ns, *, processor, **more):
+        if processor % 2:
+            raise RefusedError(errno.ENODEV, "switched off")
+        opened.append(processor)
+
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)  # those that are switched on
+    monkeypatch.setattr(threads, "read", lambda root, path: "0,2,4,6")
+    monkeypatch.setattr(perf_event, "open_event", open_event)
+    monkeypatch.setattr(perf_event, "Ring", lambda *_: FakeRing())
+    Events(1000, processors=True)
+    assert opened == [0, 2, 4, 6]
+
+
 def test_threads_that_begin_and_end_each_have_their_samples(machine):
     machine(1, 2)
     with sampler_of(machine) as sampler:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from frameworktax.attribution import perf_event as perf
 from frameworktax.attribution.perf_event import RefusedError
-from frameworktax.host.machine import read
+from frameworktax.host.machine import parse_cpu_list, read
 
 INTERVAL_S = 0.1
 """Between two looks: at 64 threads that sleep a look takes 0.3 ms."""
@@ -458,9 +458,10 @@ class TreeSampler:
 
 def _rings(thread: int, period_ns: int, flags: int) -> list[perf.Ring]:
     """Return a ring for each processor that is switched on; for every thread if it is −1."""
+    online = read(Path("/"), "sys/devices/system/cpu/online") or f"0-{(os.cpu_count() or 1) - 1}"
     found: list[perf.Ring] = []
     try:
-        for processor in range(os.cpu_count() or 1):
+        for processor in parse_cpu_list(online):
             try:
                 fd = perf.open_event(
                     period_ns, flags=flags, content=_CONTENT, thread=thread, processor=processor
