@@ -269,7 +269,6 @@ class Resolver:
         """Of files that this process does not see under the same name."""
         self._file = cache(self._find_file)
         self.follows_call = cache(self._follows_call)
-        self._read_again = process if maps is None else None
         self._map: _Map | None = None
         """None for this process, which reads its own when it needs to."""
         if maps is not None:
@@ -285,10 +284,10 @@ class Resolver:
     def resolve(self, addresses: Iterable[int]) -> dict[int, Leaf]:
         """Return address → leaf for every distinct user-space address."""
         wanted = set(addresses)
-        found_in = _own_map(wanted) if self._map is None else self._map
-        if self._read_again and any(found_in.find(address) is None for address in wanted):
+        found_in = self._map or _own_map(wanted)
+        if self._process and None in map(found_in.find, wanted):
             with suppress(OSError):  # the process has ended: what it had is known
-                self._map = found_in = _read_map(self._read_again)
+                self._map = found_in = _read_map(self._process)
         found = {address: self._leaf(address, found_in.find(address)) for address in wanted}
         for table in (*_tables.values(), *self._tables.values()):
             if table is not None and table.known is not None:
@@ -297,12 +296,15 @@ class Resolver:
 
     def find(self, address: int) -> tuple[str, SymbolTable, int] | None:
         """Return path, table and ELF address of code that a readable file holds, else None."""
-        region = (_own_map([address]) if self._map is None else self._map).find(address)
-        table = self._table(self._file(region)) if region and region.path[:1] == "/" else None
-        if region is None or table is None:
-            return None
-        vaddr = table.address(address - region.start + region.offset)
-        return None if vaddr is None else (region.path, table, vaddr)
+        region = (self._map or _own_map([address])).find(address)
+        place = self._place(address, region) if region and region.path[:1] == "/" else None
+        return None if region is None or place is None else (region.path, *place)
+
+    def _place(self, address: int, region: Region) -> tuple[SymbolTable, int] | None:
+        """Return table and ELF address of code in a mapped file, None where it cannot be read."""
+        table = self._table(self._file(region))
+        vaddr = table.address(address - region.start + region.offset) if table else None
+        return None if table is None or vaddr is None else (table, vaddr)
 
     def _follows_call(self, address: int) -> bool:
         """Return whether a call instruction (of x86-64) lies before an address."""
@@ -318,10 +320,10 @@ class Resolver:
         if path.startswith("["):
             return Leaf(path, "")
         library = path.removesuffix(" (deleted)").rpartition("/")[2]
-        table = self._table(self._file(region))
-        vaddr = table.address(address - region.start + region.offset) if table else None
-        if table is None or vaddr is None:
+        place = self._place(address, region)
+        if place is None:
             return Leaf(library, "")
+        table, vaddr = place
         if library.startswith(("libc.so", "libc-2")):
             # The variants that this processor uses are asked of this process's own libc.
             load_bias = address - vaddr if self._process is None else _bias(path, table)
