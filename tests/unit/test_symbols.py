@@ -217,6 +217,19 @@ def test_libc_functions_of_this_process_are_found():
     assert names["getpid"] in ("getpid", "__getpid")
 
 
+def test_libc_functions_of_another_process_are_found_where_it_has_loaded_them():
+    """Its own variants of ``memcpy`` are this process's, at other addresses."""
+    memcpy = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value
+    regions = symbols._own_map([]).regions
+    (libc,) = (region for region in regions if region.start <= memcpy < region.end)
+    if "libc" not in libc.path:
+        pytest.skip("memcpy is not libc's here")
+    away = 1 << 30
+    maps = f"{libc.start + away:x}-{libc.end + away:x} r-xp {libc.offset:x} 00:00 0 {libc.path}\n"
+    leaf = Resolver(maps).resolve([memcpy + away])[memcpy + away]
+    assert leaf.symbol in ("memcpy", "memmove")
+
+
 def test_names_are_put_into_words():
     if demangle("_ZN2at6native3addEv") == "_ZN2at6native3addEv":
         pytest.skip("no libstdc++ here")

@@ -326,7 +326,7 @@ class Resolver:
         table, vaddr = place
         if library.startswith(("libc.so", "libc-2")):
             # The variants that this processor uses are asked of this process's own libc.
-            load_bias = address - vaddr if self._process is None else _bias(path, table)
+            load_bias = address - vaddr if self._map is None else _bias(path, table)
             if (path, load_bias) not in _libc:
                 _libc[path, load_bias] = LibcNames(table, load_bias)
             special = _libc[path, load_bias].find(vaddr)
@@ -368,7 +368,7 @@ def _bias(path: str, table: SymbolTable) -> int | None:
     """Return where this process has loaded the file of a table, None where it has not."""
     if table is not _tables.get(path):
         return None
-    for region in parse_maps(Path("/proc/self/maps").read_text()):
+    for region in _own_map([]).regions:
         vaddr = table.address(region.offset) if region.path == path else None
         if vaddr is not None:
             return region.start - vaddr
