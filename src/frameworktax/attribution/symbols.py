@@ -378,7 +378,7 @@ def _bias(path: str, table: SymbolTable) -> int | None:
 def read_tables() -> None:
     """Read the symbols of every library of this process; what is forked from it has them too."""
     resolver = Resolver()
-    for path in {region.path for region in parse_maps(Path("/proc/self/maps").read_text())}:
+    for path in resolver.libraries:
         if path.startswith("/"):
             resolver._table(path)
 
@@ -518,20 +518,24 @@ class SymbolTable:
         at = int(np.searchsorted(starts, address, side="left"))
         return int(ends[at - 1]) if at else address
 
+    def _function_at(self, address: int) -> int:
+        """Return the number of the last function that begins at or before an address, or −1."""
+        return int(np.searchsorted(self.functions, address, side="right")) - 1
+
     def function(self, address: int) -> int | None:
         """Return the start of the function around an ELF address by unwind tables, or None."""
-        at = int(np.searchsorted(self.functions, address, side="right"))
-        return int(self.functions[at - 1]) if at else None
+        at = self._function_at(address)
+        return int(self.functions[at]) if at >= 0 else None
 
     def unwind_entry(self, address: int) -> tuple[mmap.mmap, int, int] | None:
         """Return the file, where in it the function's ``.eh_frame`` entry is, and its start.
 
         None outside every compiled function, and where its entry cannot be read.
         """
-        at = int(np.searchsorted(self.functions, address, side="right"))
-        if not at or address >= self.ends[at - 1] or self._entries[at - 1] < 0:
+        at = self._function_at(address)
+        if at < 0 or address >= self.ends[at] or self._entries[at] < 0:
             return None
-        return self._data, int(self._entries[at - 1]), int(self.functions[at - 1])
+        return self._data, int(self._entries[at]), int(self.functions[at])
 
     def holds(self, text: bytes) -> bool:
         """Return whether a text is anywhere in the file."""
@@ -563,13 +567,13 @@ class SymbolTable:
 
     def work(self, address: int) -> Work | None:
         """Return what the machine code does at an ELF address; None without an unwind table."""
-        at = int(np.searchsorted(self.functions, address, side="right"))
-        if not at:
+        at = self._function_at(address)
+        if at < 0:
             return None
-        start, end = int(self.functions[at - 1]), int(self.ends[at - 1])
+        start, end = int(self.functions[at]), int(self.ends[at])
         by_hand = address >= end
         if by_hand:
-            following = self.functions[at : at + 1]
+            following = self.functions[at + 1 : at + 2]
             start, end = end, int(following[0]) if len(following) else address + _PAGE
         offset = self._offset(start)
         if offset is None:
