@@ -142,6 +142,19 @@ def test_torch_functions_name_operators(symbol, name):
     assert torch_operator(symbol) == name
 
 
+def test_what_lies_behind_the_end_of_a_function_is_no_part_of_its_node(monkeypatch):
+    table = SimpleNamespace(
+        find=lambda address: None,
+        function=lambda address: 0x100,
+        unwind_entry=lambda address: (b"", 0, 0x100) if address < 0x120 else None,
+    )
+    namer = operators.Namer(SimpleNamespace(find=lambda address: ("engine.so", table, address)))
+    monkeypatch.setattr(operators, "engine", lambda path: operators.Engine({0x100: "MatMul"}, {}))
+    monkeypatch.setattr(namer._unwinder, "callers", lambda one: iter([(one.address, {})]))
+    places = [namer.place(Caught(address, False, 0, {}, b"")) for address in (0x110, 0x130)]
+    assert places == [(None, "MatMul"), (None, "")]
+
+
 def test_stripped_engines_name_the_classes_of_their_nodes():
     engine = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
     found = set(operators.engine(engine.__file__).functions.values())

@@ -116,8 +116,8 @@ class Namer:
             return "operator", symbol
         if symbol:
             return "operator", torch_operator(symbol)
-        start = table.function(place)
-        name = engine(path).functions.get(start, "") if start is not None else ""
+        entry = table.unwind_entry(place)  # what follows its end is written by hand
+        name = engine(path).functions.get(entry[2], "") if entry is not None else ""
         return ("node", name) if name else ("", "")
 
 
