@@ -83,12 +83,9 @@ def attribute_gpu(
         except OSError as error:
             notes.append(("clocks-unread", f"the state of the device was not read: {error}"))
     before = _state_under_load(warm, read)
-    run, why = _profile(warm, calls)
-    if run is None:
-        notes.append(("device-profile-failed", f"kernel time not measured: {why}"))
-    else:
-        notes += run.notes
-    enqueued = max(run.enqueued, default=None) if run else None
+    run = _profile(warm, calls)
+    notes += run.notes
+    enqueued = max(run.enqueued, default=None)
     span = measure_span(warm, repeats=calls, host_ns=_host_ns(warm), enqueued=enqueued)
     span = _behind(span, run)
     if span.reason is not None:
@@ -98,18 +95,18 @@ def attribute_gpu(
         notes += nvml.notes(before, after)
     return {
         "method": METHOD,
-        "calls": len(run.wall_ns) if run else 0,
-        "wall_ns": sum(run.wall_ns) if run else 0,
-        "latency_ns": round(median(run.wall_ns)) if run else 0,
-        "lost": run.lost if run else 0,
-        "kernel_ns": run.kernel_ns if run else (),
-        "kernels": run.kernels if run else (),
-        "copies": run.copies if run else (),
-        "launches": run.launches if run else (),
-        "wait_ns": run.wait_ns if run else (),
-        "sm_active_ns": run.sm_active_ns if run else (),
-        "warp_ns": run.warp_ns if run else (),
-        "kernel_names": run.names if run else {},
+        "calls": len(run.wall_ns),
+        "wall_ns": sum(run.wall_ns),
+        "latency_ns": round(median(run.wall_ns or (0,))),
+        "lost": run.lost,
+        "kernel_ns": run.kernel_ns,
+        "kernels": run.kernels,
+        "copies": run.copies,
+        "launches": run.launches,
+        "wait_ns": run.wait_ns,
+        "sm_active_ns": run.sm_active_ns,
+        "warp_ns": run.warp_ns,
+        "kernel_names": run.names,
         "span_ns": span.span_ns,
         "empty_span_ns": span.empty_ns,
         "device_state": after,
@@ -149,19 +146,22 @@ def _state_under_load(warm: Warm, read: Read | None) -> dict[str, int]:
     return nvml.state(readings)
 
 
-def _profile(warm: Warm, calls: int) -> tuple[DeviceRun | None, str]:
-    """Profile, again where records were lost; return the last, or why there is none."""
-    run, why = None, ""
+def _profile(warm: Warm, calls: int) -> DeviceRun:
+    """Profile, again where records were lost; return the last, or one of no calls with a note."""
+    run = DeviceRun()
     for _ in range(ATTEMPTS):
         try:
             run = profile_device(warm, calls)
         except (TraceError, RuntimeError, AssertionError, OSError) as error:
             # torch.profiler raises RuntimeError, or asserts where its build has no CUPTI.
             why = " ".join(str(error).split())[:300] or type(error).__name__
+            if not run.wall_ns:
+                text = f"kernel time not measured: {why}"
+                run = DeviceRun(notes=[("device-profile-failed", text)])
         else:
             if not run.lost:
                 break
-    return run, why
+    return run
 
 
 def _host_ns(warm: Warm) -> int:
@@ -175,9 +175,9 @@ def _host_ns(warm: Warm) -> int:
     return longest
 
 
-def _behind(span: SpanRun, run: DeviceRun | None) -> SpanRun:
+def _behind(span: SpanRun, run: DeviceRun) -> SpanRun:
     """Refuse a span that is shorter than the kernels it should hold."""
-    found, kernels = span.median_ns, median(run.kernel_ns) if run and run.kernel_ns else 0
+    found, kernels = span.median_ns, median(run.kernel_ns or (0,))
     if found is None or found >= NOT_BEHIND * kernels:
         return span
     text = f"{found / 1e3:.1f} µs for {kernels / 1e3:.1f} µs of kernels: they run on another stream"
@@ -210,13 +210,11 @@ class SpanRun:
     Attributes:
         span_ns: device time from the end of the spin to the end of the call's work.
         empty_ns: the same of a call that does nothing, median.
-        spin_ns: the spin as measured, median.
         reason: why there is no span, in one line.
     """
 
     span_ns: tuple[int, ...] = ()
     empty_ns: int | None = None
-    spin_ns: int | None = None
     reason: str | None = None
 
     @property
@@ -242,18 +240,19 @@ def calibrate(device: TorchDevice) -> float:
     Raises:
         ValueError: a longer spin took no longer; its kernel does not count time here.
     """
+    empty = Warm(_nothing, _nothing, device)
     short, long = CALIBRATION_CYCLES
     rates = []
     spun_ns, cycles = 0, long
     for _ in range(RISE_SPINS):
-        spun_ns += _spin_ns(device, cycles)
+        spun_ns += _once(empty, cycles).spin_ns
         cycles *= 2
         if spun_ns >= RISE_NS:
             break
     else:
         raise ValueError("a longer spin kernel took no longer; it cannot be timed here")
     for _ in range(3):
-        took = _spin_ns(device, long) - _spin_ns(device, short)
+        took = _once(empty, long).spin_ns - _once(empty, short).spin_ns
         if took <= 0:
             raise ValueError("a longer spin kernel took no longer; it cannot be timed here")
         rates.append((long - short) / took)
@@ -261,12 +260,7 @@ def calibrate(device: TorchDevice) -> float:
 
 
 def measure_span(
-    warm: Warm,
-    *,
-    repeats: int = 10,
-    host_ns: int,
-    enqueued: int | None = None,
-    max_spin_ns: int = MAX_SPIN_NS,
+    warm: Warm, *, repeats: int = 10, host_ns: int, enqueued: int | None = None
 ) -> SpanRun:
     """Measure the span of a call by backlog.
 
@@ -275,7 +269,6 @@ def measure_span(
         repeats: spans wanted.
         host_ns: how long the host takes over the call until it returns.
         enqueued: entries of the launch queue a call takes; None if not known.
-        max_spin_ns: the longest spin tried.
 
     Returns:
         All spans, or the reason why there are none: never some of them.
@@ -288,7 +281,7 @@ def measure_span(
         return SpanRun(reason=str(error))
     spin_ns = max(MIN_SPIN_NS, SPIN_FACTOR * host_ns)
     before: _Once | None = None
-    while spin_ns <= max_spin_ns:
+    while spin_ns <= MAX_SPIN_NS:
         cycles = round(spin_ns * cycles_per_ns)
         runs = _repeat(warm, cycles, repeats)
         if all(run.covered for run in runs):
@@ -297,7 +290,6 @@ def measure_span(
             return SpanRun(
                 span_ns=tuple(run.span_ns for run in runs),
                 empty_ns=round(median(run.span_ns for run in empty)),
-                spin_ns=round(median(run.spin_ns for run in runs)),
             )
         now = runs[-1]
         if before and now.host_ns - before.host_ns >= WAITING_SHARE * (
@@ -306,7 +298,7 @@ def measure_span(
             return SpanRun(reason="the call waits for the device (a synchronise inside the model)")
         before = now
         spin_ns *= SPIN_FACTOR
-    longest = max_spin_ns / 1e6
+    longest = MAX_SPIN_NS / 1e6
     return SpanRun(reason=f"the host needs longer to enqueue the call than a {longest:g} ms spin")
 
 
@@ -332,16 +324,6 @@ def _once(warm: Warm, cycles: int) -> _Once:
     host_ns = warm.clock.wall_ns() - begin
     device.synchronize()
     return _Once(covered, end.since_ns(start), start.since_ns(before), host_ns)
-
-
-def _spin_ns(device: TorchDevice, cycles: int) -> int:
-    start, end = device.event(), device.event()
-    device.synchronize()
-    start.record()
-    device.spin(cycles)
-    end.record()
-    device.synchronize()
-    return end.since_ns(start)
 
 
 def _nothing() -> None:

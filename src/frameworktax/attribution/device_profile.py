@@ -93,18 +93,18 @@ class DeviceRun:
         lost: launches in all calls whose record is missing.
     """
 
-    wall_ns: tuple[int, ...]
-    kernel_ns: tuple[int, ...]
-    kernels: tuple[int, ...]
-    copies: tuple[int, ...]
-    launches: tuple[int, ...]
-    enqueued: tuple[int, ...]
-    wait_ns: tuple[int, ...]
-    sm_active_ns: tuple[int, ...]
-    warp_ns: tuple[int, ...]
-    names: dict[str, int]
-    lost: int
-    notes: Notes
+    wall_ns: tuple[int, ...] = ()
+    kernel_ns: tuple[int, ...] = ()
+    kernels: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
+    launches: tuple[int, ...] = ()
+    enqueued: tuple[int, ...] = ()
+    wait_ns: tuple[int, ...] = ()
+    sm_active_ns: tuple[int, ...] = ()
+    warp_ns: tuple[int, ...] = ()
+    names: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+    notes: Notes = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,39 @@ def profile_device(warm: Warm, calls: int = 10) -> DeviceRun:
     """
     calling = Calling(warm, calls)
     trace = warm.device.profile(calling)
-    return split_calls(trace, calling.walls_ns(), warm.device.index)
+    found = separated(trace, calls, warm.device.index)
+    markers, work, in_call = found.markers, found.work, found.in_call
+    # The border is the marker's interval: what starts after one and before the next is the call's.
+    lows, highs = markers.end_ns[:-1], markers.start_ns[1:]
+    counted = in_call >= 0
+    is_kernel = work.category == CATEGORIES.index(KERNEL)
+    everywhere = trace.device()
+    full = _fullness(trace, work.where(counted & is_kernel), in_call[counted & is_kernel], calls)
+    named = work.where(is_kernel & (in_call == 0))
+    run = DeviceRun(
+        wall_ns=calling.walls_ns(),
+        kernel_ns=_ints(intervals.union_within_ns(work.start_ns, work.end_ns, lows, highs)),
+        kernels=_per_call(in_call[counted & is_kernel], calls),
+        copies=_per_call(in_call[counted & ~is_kernel], calls),
+        sm_active_ns=full[0],
+        warp_ns=full[1],
+        names=dict(Counter(short_name(named.name_of(i)) for i in range(len(named)))),
+        **_host_calls(trace, markers, everywhere),
+    )
+    crossing = int(
+        (work.end_ns[counted] > highs[in_call[counted]]).sum()
+        + (work.start_ns[counted] < lows[in_call[counted]]).sum()
+    )
+    elsewhere = int((everywhere.device != warm.device.index).sum())
+    run.notes.extend(_notes(run, trace, crossing, elsewhere))
+    return run
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name, a long one cut, with a check sum that keeps it apart from others."""
+    if len(name) <= NAME_SIGNS:
+        return name
+    return f"{name[:NAME_SIGNS]}#{zlib.crc32(name.encode()):08x}"
 
 
 @dataclass(slots=True)
@@ -221,84 +253,20 @@ def separated(trace: Trace, calls: int, device: int) -> Separated:
     return Separated(markers, work, _place(work.start_ns, markers.start_ns))
 
 
-def split_calls(trace: Trace, wall_ns: tuple[int, ...], device: int) -> DeviceRun:
-    """Take a profile with markers apart; ``wall_ns`` has an entry for each call that counts.
-
-    Raises:
-        TraceError: the markers are not there, or more of them than were launched.
-    """
-    calls = len(wall_ns)
-    found = separated(trace, calls, device)
-    markers, work, in_call = found.markers, found.work, found.in_call
-    # The border is the marker's interval: what starts after one and before the next is the call's.
-    lows, highs = markers.end_ns[:-1], markers.start_ns[1:]
-    counted = in_call >= 0
-    is_kernel = work.category == CATEGORIES.index(KERNEL)
-    everywhere = trace.device()
-    host = _host_calls(trace, markers, everywhere)
-    full = _fullness(trace, work.where(counted & is_kernel), in_call[counted & is_kernel], calls)
-    named = work.where(is_kernel & (in_call == 0))
-    run = DeviceRun(
-        wall_ns=wall_ns,
-        kernel_ns=_ints(intervals.union_within_ns(work.start_ns, work.end_ns, lows, highs)),
-        kernels=_per_call(in_call[counted & is_kernel], calls),
-        copies=_per_call(in_call[counted & ~is_kernel], calls),
-        launches=_count(host.launches, calls) if host else (),
-        enqueued=_count(host.launches | host.copies, calls) if host else (),
-        wait_ns=host.wait_ns if host else (),
-        sm_active_ns=full[0],
-        warp_ns=full[1],
-        names=dict(Counter(short_name(named.name_of(i)) for i in range(len(named)))),
-        lost=len(host.lost) if host else 0,
-        notes=[],
-    )
-    crossing = int(
-        (work.end_ns[counted] > highs[in_call[counted]]).sum()
-        + (work.start_ns[counted] < lows[in_call[counted]]).sum()
-    )
-    elsewhere = int((everywhere.device != device).sum())
-    run.notes.extend(_notes(run, trace, host, crossing, elsewhere))
-    return run
-
-
-def short_name(name: str) -> str:
-    """Return a kernel's name, a long one cut, with a check sum that keeps it apart from others."""
-    if len(name) <= NAME_SIGNS:
-        return name
-    return f"{name[:NAME_SIGNS]}#{zlib.crc32(name.encode()):08x}"
-
-
 # --- the host's calls ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _HostCalls:
-    """Calls of the host inside the counted calls.
+def _host_calls(trace: Trace, markers: Events, records: Events) -> dict[str, Any]:
+    """Return what the host did in each call, by its clock: between the launches of two markers.
 
-    Attributes:
-        launches: what enqueued kernels or graphs.
-        copies: what enqueued copies or memsets.
-        lost: launches without a record inside their call.
-        wait_ns: per call, in synchronises between two launches.
-    """
-
-    launches: Pairs
-    copies: Pairs
-    lost: Pairs
-    wait_ns: tuple[int, ...]
-
-
-def _host_calls(trace: Trace, markers: Events, records: Events) -> _HostCalls | None:
-    """Return the host's calls, placed on its clock: between the launches of two markers.
-
-    None where the launch of a marker is not in the profile.
+    Fields of ``DeviceRun``; none where the launch of a marker is not in the profile.
     """
     host = trace.events.of(*HOST_CALLS)
     host = host.take(np.argsort(host.start_ns, kind="stable"))
     own = markers.correlation
     started = dict(zip(host.correlation.tolist(), host.start_ns.tolist(), strict=True))
     if not all(c in started for c in own.tolist()):
-        return None
+        return {}
     borders = np.array([started[c] for c in own.tolist()], np.int64)
     calls = len(borders) - 1
     host = host.where(~np.isin(host.correlation, own))
@@ -336,12 +304,12 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> _HostCalls | 
     waited = intervals.union_within_ns(
         host.start_ns[inside], host.end_ns[inside], borders[:-1], borders[1:]
     )
-    return _HostCalls(
-        launches=launches,
-        copies=copies,
-        lost=launches - there - unmatched,
-        wait_ns=_ints(waited),
-    )
+    return {
+        "launches": _count(launches, calls),
+        "enqueued": _count(launches | copies, calls),
+        "lost": len(launches - there - unmatched),
+        "wait_ns": _ints(waited),
+    }
 
 
 def _missed(host: Events, in_call: Ns, chosen: Mask, found: Mask, calls: int) -> Mask:
@@ -360,15 +328,13 @@ def _missed(host: Events, in_call: Ns, chosen: Mask, found: Mask, calls: int) ->
     return missed & ~found
 
 
-def _notes(
-    run: DeviceRun, trace: Trace, host: _HostCalls | None, crossing: int, elsewhere: int
-) -> Notes:
+def _notes(run: DeviceRun, trace: Trace, crossing: int, elsewhere: int) -> Notes:
     notes: Notes = []
     for what, counts in (("kernels", run.kernels), ("copies", run.copies)):
         if len(set(counts)) > 1:
             text = f"{min(counts)} to {max(counts)} {what} a call: calls are not all the same work"
             notes.append(("kernel-counts-differ", text))
-    if host is None:
+    if not run.launches:
         text = "launch calls were not recorded: lost records would go unseen"
         notes.append(("launches-unrecorded", text))
     if run.lost:
