@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -209,21 +209,8 @@ def _read_map(process: Path) -> _Map:
     return _Map((process / "maps").read_text(errors="replace"))
 
 
-class _LoadedObject(ctypes.Structure):
-    """The head of ``struct dl_phdr_info``, dl_iterate_phdr(3)."""
-
-    _fields_: ClassVar = [
-        ("address", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("headers", ctypes.c_void_p),
-        ("header_count", ctypes.c_uint16),
-        ("loaded", ctypes.c_ulonglong),
-        ("unloaded", ctypes.c_ulonglong),
-    ]
-
-
 _VISIT = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p
+    ctypes.c_int, ctypes.POINTER(ctypes.c_ulonglong), ctypes.c_size_t, ctypes.c_void_p
 )
 
 
@@ -231,8 +218,8 @@ def _loaded_libraries() -> tuple[int, int]:
     """Return how many libraries this process has loaded until now, and unloaded."""
     found: list[tuple[int, int]] = []
 
-    def first(one: Any, size: int, nothing: int | None) -> int:
-        found.append((one.contents.loaded, one.contents.unloaded))
+    def first(words: Any, size: int, nothing: int | None) -> int:
+        found.append((words[4], words[5]))  # of struct dl_phdr_info, dl_iterate_phdr(3)
         return 1  # every object has the same counts
 
     ctypes.CDLL(None).dl_iterate_phdr(_VISIT(first), None)
