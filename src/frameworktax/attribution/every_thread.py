@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 
 from frameworktax.attribution.perf_event import (
@@ -56,20 +56,15 @@ class Timeline:
     queued: Sequence[Interval] = ()
     samples: Sequence[tuple[int, Leaf]] = ()
 
-    @cached_property
-    def times(self) -> list[int]:
-        """When its ticks were."""
-        return [time_ns for time_ns, _ in self.samples]
-
     def runs_at(self, time_ns: int) -> bool:
         """Return whether the thread was running."""
-        at = bisect_right(self.on, (time_ns, time_ns)) - 1  # -1 would count from the end
-        return any(begin <= time_ns <= end for begin, end in self.on[max(at, 0) : at + 2])
+        at = bisect_right(self.on, time_ns, key=itemgetter(0))
+        return at > 0 and time_ns <= self.on[at - 1][1]
 
     def nearest(self, time_ns: int) -> Leaf | None:
         """Return where its nearest tick was; None without any."""
-        at = bisect_right(self.times, time_ns)
-        around = self.samples[max(at - 1, 0) : at + 1]  # as above
+        at = bisect_right(self.samples, time_ns, key=itemgetter(0))
+        around = self.samples[max(at - 1, 0) : at + 1]  # -1 would count from the end
         return min(around, key=lambda one: abs(one[0] - time_ns))[1] if around else None
 
 
