@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -78,6 +79,14 @@ def sampler_of(machine):
     return ThreadSampler(PID, FakeEvents(PERIOD_NS), machine.root)
 
 
+@contextlib.contextmanager
+def started(sampler):
+    """Sample while a block lasts."""
+    sampler.start()
+    yield sampler
+    sampler.stop()
+
+
 class FakeRing:
     """A processor that has run, since the last time, what ``samples`` holds: (thread, mode)."""
 
@@ -108,7 +117,7 @@ def test_samples_of_processors_are_handed_to_the_threads_that_are_asked_for(mach
     rings[0].samples = [(1, user)]  # before it is asked for
     machine(1, 2)
     events = Events(1000, processors=True)
-    with ThreadSampler(PID, events, machine.root) as sampler:
+    with started(ThreadSampler(PID, events, machine.root)) as sampler:
         rings[1].lost = 3
         rings[0].samples = [(1, user), (99, user), (2, user), (2, kernel)]
         rings[1].samples = [(1, user), (99, kernel), (-1, user)]  # the last is ending
@@ -144,7 +153,7 @@ def test_processors_behind_one_that_is_switched_off_are_sampled_too(monkeypatch)
 
 def test_threads_that_begin_and_end_each_have_their_samples(machine):
     machine(1, 2)
-    with sampler_of(machine) as sampler:
+    with started(sampler_of(machine)) as sampler:
         machine(2, 3)
         sampler.look()
         taken = sampler.take()
@@ -173,7 +182,7 @@ def test_clocks_of_threads_are_read_where_samples_are_taken_and_not_at_each_look
         ThreadSampler, "_read_clock", lambda self, one: (read.append(one), clock(self, one))
     )
     machine(1, 2)
-    with sampler_of(machine) as sampler:
+    with started(sampler_of(machine)) as sampler:
         for _ in range(3):
             sampler.look()
         assert read == []
@@ -184,7 +193,7 @@ def test_clocks_of_threads_are_read_where_samples_are_taken_and_not_at_each_look
 def test_a_thread_that_is_refused_is_counted_and_one_that_just_ended_is_not(machine):
     machine(1, 2, 3, 4)
     FakeEvents.refuses.update({2: errno.EMFILE, 3: errno.ESRCH, 4: errno.EMFILE})
-    with sampler_of(machine) as sampler:
+    with started(sampler_of(machine)) as sampler:
         taken = sampler.take()
     assert [one.thread for one in taken] == [1]
     assert sampler.refused == {2: os.strerror(errno.EMFILE), 4: os.strerror(errno.EMFILE)}
@@ -206,7 +215,7 @@ def test_a_process_that_is_not_there_is_an_error(machine):
 
 def test_the_process_is_known_to_have_ended(machine):
     machine(1)
-    with sampler_of(machine) as sampler:
+    with started(sampler_of(machine)) as sampler:
         assert not sampler.is_ended
         machine()
         (machine.root / f"proc/{PID}/task").rmdir()
@@ -228,7 +237,7 @@ def test_another_process_is_sampled_until_it_ends():
     before = len(os.listdir("/proc/self/fd"))
     command = [sys.executable, "-S", "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        with ThreadSampler(process.pid, Events(PERIOD_NS)) as sampler:
+        with started(ThreadSampler(process.pid, Events(PERIOD_NS))) as sampler:
             process.stdin.write(b"\n")
             process.stdin.close()
             while not sampler.is_ended:  # as a zombie: not waited for yet

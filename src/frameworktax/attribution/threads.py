@@ -222,13 +222,6 @@ class ThreadSampler:
             for thread in list(self._clocks):
                 self._close(thread)
 
-    def __enter__(self) -> ThreadSampler:
-        self.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
     def take(self) -> list[ThreadSamples]:
         """Return what was sampled since the last time, of the threads that were there."""
         with self._events.lock:
