@@ -359,9 +359,10 @@ class TreeSamples:
             self._record(kind, misc, data[at + 8 : at + size])
 
     def _record(self, kind: int, misc: int, body: bytes) -> None:
+        (time_ns,) = struct.unpack_from("<Q", body, len(body) - 8)  # each record ends in it
         if kind == perf.SAMPLE:
             # Signed: a thread that is just ending has no number any more, and -1 is in its place.
-            address, pid, tid, time_ns = struct.unpack_from("<QiiQ", body)
+            address, pid, tid = struct.unpack_from("<Qii", body)
             self.pid.append(pid)
             self.tid.append(tid)
             self.address.append(0 if misc & perf.MODE_MASK == perf.MODE_KERNEL else address)
@@ -371,9 +372,9 @@ class TreeSamples:
         elif kind == _MAPPED:
             pid, _, start, length, offset = struct.unpack_from("<IIQQQ", body)
             path = body[64:-16].rstrip(b"\0").decode("utf-8", "replace")
-            self.events.append((_time_of(body), pid, (start, length, offset, path)))
+            self.events.append((time_ns, pid, (start, length, offset, path)))
         elif kind == _FORK:
-            pid, parent, _, _, time_ns = struct.unpack_from("<IIIIQ", body)
+            pid, parent = struct.unpack_from("<II", body)
             if pid != parent:  # else a thread
                 self.parents[pid] = parent
                 self.events.append((time_ns, pid, parent))
@@ -381,7 +382,7 @@ class TreeSamples:
             pid, tid = struct.unpack_from("<II", body)
             self.names[tid] = body[8:-16].rstrip(b"\0").decode("utf-8", "replace")
             if misc & _IS_EXEC:
-                self.events.append((_time_of(body), pid, None))
+                self.events.append((time_ns, pid, None))
 
     def maps(self) -> dict[int, str]:
         """Return process → its executable mappings as the text of ``/proc/PID/maps``.
@@ -408,12 +409,6 @@ class TreeSamples:
             )
             for pid, own in known.items()
         }
-
-
-def _time_of(body: bytes) -> int:
-    """Return the time in what ends every record but a sample: process, thread, time."""
-    found: int = struct.unpack_from("<Q", body, len(body) - 8)[0]
-    return found
 
 
 class TreeSampler:
