@@ -420,17 +420,17 @@ class TreeSampler:
 
     Args:
         pid: of a child that waits before its ``exec``, with which sampling begins.
-        period_ns: CPU time of a thread between two samples.
 
     Raises:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
     """
 
-    def __init__(self, pid: int, period_ns: int = TREE_PERIOD_NS) -> None:
-        self.period_ns = period_ns
+    period_ns = TREE_PERIOD_NS
+
+    def __init__(self, pid: int) -> None:
         self.samples = TreeSamples()
         self._rings, self.kernel = perf.kernel_first(
-            lambda flags: _rings(pid, period_ns, sum(FLAGS) | flags), None
+            lambda flags: _rings(pid, TREE_PERIOD_NS, sum(FLAGS) | flags), None
         )
 
     def drain(self) -> None:
