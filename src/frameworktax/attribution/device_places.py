@@ -59,14 +59,14 @@ def place_calls(
     Raises:
         TraceError: markers were lost, or the two clocks of the host do not agree.
     """
-    found = separated(trace, len(begins), device)
+    markers, every, in_call = separated(trace, len(begins), device)
     host = trace.events.of(*HOST_CALLS)
     # The first of a correlation is the runtime's call, around its driver's.
     host = host.take(np.lexsort((-host.end_ns, host.start_ns, host.correlation)))
-    offset = clock_offset(host, find(host.correlation, found.markers.correlation), marks)
+    offset = clock_offset(host, find(host.correlation, markers.correlation), marks)
     stretches: list[Ticks] = []
     for call, begin in enumerate(begins):
-        work = found.work.where(found.in_call == call)
+        work = every.where(in_call == call)
         rows = find(host.correlation, work.correlation)
         known, launched = rows >= 0, taken(host.start_ns, rows)
         modules = np.full(len(work), OUTSIDE)

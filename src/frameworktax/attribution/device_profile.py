@@ -139,8 +139,7 @@ def profile_device(warm: Warm, calls: int = 10) -> DeviceRun:
     """
     calling = Calling(warm, calls)
     trace = warm.device.profile(calling)
-    found = separated(trace, calls, warm.device.index)
-    markers, work, in_call = found.markers, found.work, found.in_call
+    markers, work, in_call = separated(trace, calls, warm.device.index)
     # The border is the marker's interval: what starts after one and before the next is the call's.
     lows, highs = markers.end_ns[:-1], markers.start_ns[1:]
     counted = in_call >= 0
@@ -217,23 +216,12 @@ class Calling:
         device.synchronize()
 
 
-@dataclass(frozen=True, slots=True)
-class Separated:
-    """A profile's records of one device, by call.
-
-    Attributes:
-        markers: the borders, one more than there are calls.
-        work: everything else, by start.
-        in_call: per record of ``work``, its call; -1 outside of all.
-    """
-
-    markers: Events
-    work: Events
-    in_call: Ns
-
-
-def separated(trace: Trace, calls: int, device: int) -> Separated:
+def separated(trace: Trace, calls: int, device: int) -> tuple[Events, Events, Ns]:
     """Return the records of a device by call.
+
+    Returns:
+        The markers that are borders, one more than there are calls; everything else, by start; and
+        of each of that its call, -1 outside of all.
 
     Raises:
         TraceError: the markers are not there, or more of them than were launched.
@@ -250,7 +238,7 @@ def separated(trace: Trace, calls: int, device: int) -> Separated:
     if len(markers) < calls + 1:
         raise TraceError(f"{expected - len(markers)} marker records were lost; profile again")
     markers = markers.take(np.arange(len(markers))[-calls - 1 :])
-    return Separated(markers, work, _place(work.start_ns, markers.start_ns))
+    return markers, work, _place(work.start_ns, markers.start_ns)
 
 
 # --- the host's calls ----------------------------------------------------------------------------
