@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import struct
@@ -182,3 +183,16 @@ def test_where_no_sampler_is_allowed_the_reason_is_kept(monkeypatch):
     with pytest.raises(WorkerError, match="no perf-event today") as caught:
         sampler.attribute_cpu(lambda: None)
     assert caught.value.status == "unavailable"
+
+
+def test_an_error_of_the_call_itself_is_no_refusal(monkeypatch):
+    class Sampler(contextlib.nullcontext):
+        start = stop = lambda self: None
+
+    monkeypatch.setattr(sampler, "open_sampler", lambda *_: Sampler(Sampler()))
+
+    def call():
+        raise FileNotFoundError("the model's own")
+
+    with pytest.raises(FileNotFoundError):
+        sampler.attribute_cpu(call)

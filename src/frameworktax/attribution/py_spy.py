@@ -96,10 +96,10 @@ class FunctionRecording:
         if command is None:
             raise OSError(errno.ENOENT, "py-spy is not installed")
         self._pid = pid
-        self._folder = tempfile.TemporaryDirectory(prefix="frameworktax-py-spy-")
-        self._output = Path(self._folder.name) / "functions.raw"
         threads = sum(1 for _ in (root / f"proc/{pid}/task").iterdir())
         rate = max(1, min(FUNCTIONS_HZ, STACKS_HZ // threads))  # py-spy has no lower one than 1
+        self._folder = tempfile.TemporaryDirectory(prefix="frameworktax-py-spy-")
+        self._output = Path(self._folder.name) / "functions.raw"
         self._process = subprocess.Popen(
             [
                 command, "record", "--pid", str(pid), "--nonblocking", "--threads",

@@ -245,8 +245,10 @@ def attribute_cpu(
 
 @contextmanager
 def refused_as_unavailable() -> Iterator[None]:
-    """Raise the refusal of a sampler as a WorkerError."""
+    """Raise the refusal of a sampler as a WorkerError; any other error is the call's own."""
+    from frameworktax.attribution.perf_event import RefusedError
+
     try:
         yield
-    except OSError as error:
-        raise WorkerError("unavailable", f"{error.strerror or error}") from error
+    except RefusedError as refused:
+        raise WorkerError("unavailable", str(refused.strerror)) from refused
