@@ -148,12 +148,14 @@ def _of_library(library: str) -> Place:
 
 
 def system_ticks(stretch: Stretch, period_ns: int) -> int:
-    """Return the ticks spent inside the operating system, from those that are missing.
+    """Return the ticks spent inside the operating system.
 
     A sampler that is allowed user mode only records nothing for a tick inside the kernel, so that
     ``CPU time / period - ticks seen - ticks lost`` is the kernel's part. It is a difference of
     two counts: signed, right within one tick a stretch, and below zero now and then.
     """
+    if stretch.ticks.system is not None:
+        return stretch.ticks.system
     due = round(stretch.cpu_ns / period_ns)
     return due - sum(stretch.ticks.leaves.values()) - stretch.ticks.lost
 
@@ -167,7 +169,6 @@ def itemise(run: SampleRun) -> dict[str, Any]:
     samples: list[dict[str, int]] = []
     detail: Counter[str] = Counter()
     leaders: Counter[tuple[str, Leaf]] = Counter()
-    unplaced: Counter[str] = Counter()
     notes: list[tuple[str, str]] = []
     for stretch in run.stretches:
         buckets: Counter[str] = Counter()
@@ -175,13 +176,9 @@ def itemise(run: SampleRun) -> dict[str, Any]:
             bucket, part = classify(leaf)
             buckets[bucket] += count
             leaders[bucket, leaf] += count
-            unplaced[leaf.library] += count * (bucket == "remainder")
             if part:
                 detail[part] += count
-        if stretch.ticks.system is not None:
-            buckets["system"] += stretch.ticks.system
-        else:
-            buckets["system"] += system_ticks(stretch, run.period_ns)
+        buckets["system"] += system_ticks(stretch, run.period_ns)
         samples.append(dict(buckets))
     if any(stretch.ticks.system is None for stretch in run.stretches):
         notes.append(
@@ -195,8 +192,12 @@ def itemise(run: SampleRun) -> dict[str, Any]:
              "that only move data (copying) count as kernels, and intervals reach to where they do "
              "not")
         )  # fmt: skip
+    unplaced: Counter[str] = Counter()
+    for (bucket, leaf), count in leaders.items():
+        if bucket == "remainder":
+            unplaced[leaf.library] += count
     if unplaced.total() > _NOTED * total:
-        libraries = ", ".join(name for name, count in unplaced.most_common(3) if count)
+        libraries = ", ".join(name for name, _ in unplaced.most_common(3))
         text = (
             f"nothing is known of code in {libraries}: its time counts as tax, an upper bound; "
             "intervals reach to where it is none"
@@ -204,7 +205,6 @@ def itemise(run: SampleRun) -> dict[str, Any]:
         notes.append(("unplaced", text))
     queued = [stretch.queued_ns for stretch in run.stretches]
     known = [ns for ns in queued if ns is not None]
-    lost = sum(stretch.ticks.lost for stretch in run.stretches)
     return {
         "method": run.method,
         "calls": run.calls,
@@ -219,6 +219,6 @@ def itemise(run: SampleRun) -> dict[str, Any]:
             (bucket, leaf.library, leaf.symbol[:_SYMBOL_CHARACTERS], count)
             for (bucket, leaf), count in leaders.most_common(_TOP)
         ),
-        "lost": lost,
+        "lost": sum(stretch.ticks.lost for stretch in run.stretches),
         "notes": tuple(notes),
     }
