@@ -275,6 +275,18 @@ def test_a_library_of_another_process_is_read_where_that_process_sees_it(other):
     assert found[0x50108] == Leaf(JIT, "")
 
 
+def test_two_containers_have_a_libc_each_under_one_name(tmp_path):
+    def symbol_in(number, name):
+        process = tmp_path / f"proc/{number}"
+        library = process / "root/opt/libc.so.6"
+        library.parent.mkdir(parents=True)
+        write_elf(library, [(name, BASE + 0x100, 0x40, FUNC, GLOBAL)])
+        (process / "maps").write_text("10000-20000 r-xp 00000000 08:01 5 /opt/libc.so.6\n")
+        return Resolver(process=process).resolve([0x10108])[0x10108].symbol
+
+    assert [symbol_in(1, "malloc"), symbol_in(2, "getpid")] == ["malloc", "getpid"]
+
+
 def test_a_replaced_library_is_read_where_the_kernel_still_has_it(other):
     kept = other / "map_files/30000-40000"
     kept.parent.mkdir()

@@ -44,7 +44,15 @@ from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.call_stacks import PC, SP, Caught, StackSampler, Unwinder
 from frameworktax.attribution.layers import ModuleClock, by_place, places, refuse_compiled
 from frameworktax.attribution.sampler import Call, refused_as_unavailable, sample
-from frameworktax.attribution.symbols import DAMAGED, KERNEL, Leaf, Resolver, SymbolTable, demangle
+from frameworktax.attribution.symbols import (
+    DAMAGED,
+    KERNEL,
+    Leaf,
+    Resolver,
+    SymbolTable,
+    demangle,
+    read_table,
+)
 from frameworktax.errors import WorkerError
 
 PERIOD_NS = 737_000
@@ -282,9 +290,10 @@ def engine(path: str) -> Engine:
 
     Empty for a library without such classes, and for one that cannot be read.
     """
+    table = read_table(path)
     try:
-        return _engine(SymbolTable(path))
-    except (OSError, *DAMAGED):
+        return Engine({}, {}) if table is None else _engine(table)
+    except DAMAGED:
         return Engine({}, {})
 
 

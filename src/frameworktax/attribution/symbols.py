@@ -169,10 +169,21 @@ def demangle(name: str) -> str:
     return apply(base.encode()) + (f" [clone .{clone}]" if dot else "")
 
 
-_tables: dict[str, SymbolTable | None] = {}
-"""Path → symbols, read once in a process: reading torch's takes longer than a sample."""
-_libc: dict[tuple[str, int | None], LibcNames] = {}
-"""Path and load bias → names of a libc."""
+_tables: dict[tuple[int, int, int], SymbolTable] = {}
+"""Device, number and time of a file → symbols, read once in a process: reading torch's takes longer
+than a sample."""
+
+
+def read_table(path: str) -> SymbolTable | None:
+    """Return the symbols of a file; None where it is gone, no ELF file, or damaged."""
+    try:
+        file = Path(path).stat()
+        key = file.st_dev, file.st_ino, file.st_mtime_ns
+        if key not in _tables:
+            _tables[key] = SymbolTable(path)
+        return _tables[key]
+    except (OSError, ValueError):
+        return None
 
 
 class _Map:
@@ -252,9 +263,7 @@ class Resolver:
     ) -> None:
         self._hidden, self._judged = hidden, judged
         self._process, self._perf_map = process, perf_map
-        self._tables: dict[str, SymbolTable | None] = {}
-        """Of files that this process does not see under the same name."""
-        self._file = cache(self._find_file)
+        self._table = cache(self._read_table)
         self.follows_call = cache(self._follows_call)
         self._map: _Map | None = None
         """None for this process, which reads its own when it needs to."""
@@ -276,8 +285,8 @@ class Resolver:
             with suppress(OSError):  # the process has ended: what it had is known
                 self._map = found_in = _read_map(self._process)
         found = {address: self._leaf(address, found_in.find(address)) for address in wanted}
-        for table in (*_tables.values(), *self._tables.values()):
-            if table is not None and table.known is not None:
+        for table in list(_tables.values()):
+            if table.known is not None:
                 table.known.save()
         return found
 
@@ -289,7 +298,7 @@ class Resolver:
 
     def _place(self, address: int, region: Region) -> tuple[SymbolTable, int] | None:
         """Return table and ELF address of code in a mapped file, None where it cannot be read."""
-        table = self._table(self._file(region))
+        table = self._table(region)
         vaddr = table.address(address - region.start + region.offset) if table else None
         return None if table is None or vaddr is None else (table, vaddr)
 
@@ -312,11 +321,7 @@ class Resolver:
             return Leaf(library, "")
         table, vaddr = place
         if library.startswith(("libc.so", "libc-2")):
-            # The variants that this processor uses are asked of this process's own libc.
-            load_bias = address - vaddr if self._map is None else _bias(path, table)
-            if (path, load_bias) not in _libc:
-                _libc[path, load_bias] = LibcNames(table, load_bias)
-            special = _libc[path, load_bias].find(vaddr)
+            special = _libc_names(table, path).find(vaddr)
             if special is not None:
                 return Leaf(library, special)
         name = None if self._hidden(library) else table.find(vaddr)
@@ -326,34 +331,18 @@ class Resolver:
         start = table.function(vaddr)
         return Leaf(library, f"sub_{start:x}" if start is not None else "", work)
 
-    def _find_file(self, region: Region) -> str:
-        """Return where what is mapped can be read."""
-        process = self._process
-        if process is None:
-            return region.path
+    def _read_table(self, region: Region) -> SymbolTable | None:
+        """Read what is mapped where its process sees it, or where the kernel still has it."""
+        if self._process is None:
+            return read_table(region.path)
         if region.path.endswith(" (deleted)"):
-            return str(process / "map_files" / f"{region.start:x}-{region.end:x}")
-        inside = Path(f"{process}/root{region.path}")
-        try:
-            return region.path if inside.samefile(region.path) else str(inside)
-        except OSError:
-            return str(inside)
-
-    def _table(self, path: str) -> SymbolTable | None:
-        is_seen = self._process is None or not path.startswith(f"{self._process}/")
-        tables = _tables if is_seen else self._tables
-        if path not in tables:
-            try:
-                tables[path] = SymbolTable(path)
-            except (OSError, ValueError):
-                # Deleted, replaced, or not ELF: the library is still known by its name.
-                tables[path] = None
-        return tables[path]
+            return read_table(f"{self._process}/map_files/{region.start:x}-{region.end:x}")
+        return read_table(f"{self._process}/root{region.path}")
 
 
-def _bias(path: str, table: SymbolTable) -> int | None:
+def _bias(table: SymbolTable, path: str) -> int | None:
     """Return where this process has loaded the file of a table, None where it has not."""
-    if table is not _tables.get(path):
+    if table is not read_table(path):
         return None
     for region in _own_map([]).regions:
         vaddr = table.address(region.offset) if region.path == path else None
@@ -364,10 +353,9 @@ def _bias(path: str, table: SymbolTable) -> int | None:
 
 def read_tables() -> None:
     """Read the symbols of every library of this process; what is forked from it has them too."""
-    resolver = Resolver()
-    for path in resolver.libraries:
+    for path in Resolver().libraries:
         if path.startswith("/"):
-            resolver._table(path)
+            read_table(path)
 
 
 _MALLOC_OBJECT = (
@@ -389,15 +377,17 @@ class LibcNames:
     before: the timer_* family, which inference does not call.)
 
     ``memcpy`` and its like are IFUNCs: which of their variants this processor uses is what
-    ``dlsym`` returns; the variant's extent comes from the unwind table.
+    ``dlsym`` returns in a process that has loaded this libc, as this one has; the variant's extent
+    comes from the unwind table.
     """
 
-    def __init__(self, table: SymbolTable, load_bias: int | None) -> None:
+    def __init__(self, table: SymbolTable, path: str) -> None:
         self._table = table
         own = table.spans(_MALLOC_OBJECT)
         first = min((start for start, _ in own), default=0)
         self._malloc = table.end_before(first), max((end for _, end in own), default=0)
         self._variants: dict[int, str] = {}
+        load_bias = _bias(table, path)
         if load_bias is None:  # another libc than this process has
             return
         libc = ctypes.CDLL(None)
@@ -415,6 +405,9 @@ class LibcNames:
             return self._table.find(address) or "malloc-internal"
         start = self._table.function(address)
         return self._variants.get(start) if start is not None else None
+
+
+_libc_names = cache(LibcNames)
 
 
 # --- ELF files ----------------------------------------------------------------------------------
