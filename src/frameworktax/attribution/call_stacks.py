@@ -22,13 +22,7 @@ from functools import cache, partial
 from mmap import mmap
 from typing import NamedTuple
 
-from frameworktax.attribution.perf_event import (
-    MODE_KERNEL,
-    MODE_MASK,
-    SAMPLE,
-    PerfEventSampler,
-    records,
-)
+from frameworktax.attribution import perf_event as perf
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import Resolver
 
@@ -65,7 +59,7 @@ class Caught(NamedTuple):
     stack: bytes
 
 
-class StackSampler(PerfEventSampler):
+class StackSampler(perf.PerfEventSampler):
     """Samples that come with the stack.
 
     The ring holds few of them: ``relieve`` is to be called after every call of what is sampled.
@@ -106,13 +100,13 @@ class StackSampler(PerfEventSampler):
 
 
 def _caught(data: bytes) -> Iterator[Caught]:
-    for kind, misc, at, _ in records(data):
-        if kind != SAMPLE:
+    for kind, misc, at, _ in perf.records(data):
+        if kind != perf.SAMPLE:
             continue
         address, time_ns, has_registers = struct.unpack_from("<QQQ", data, at + 8)
         if not has_registers:  # a thread of the operating system's own
             continue
-        in_kernel = misc & MODE_MASK == MODE_KERNEL
+        in_kernel = misc & perf.MODE_MASK == perf.MODE_KERNEL
         values = struct.unpack_from(f"<{len(_REGISTERS)}Q", data, at + 32)
         begin = at + 40 + 8 * len(_REGISTERS)
         (room,) = struct.unpack_from("<Q", data, begin - 8)

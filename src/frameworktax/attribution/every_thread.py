@@ -21,17 +21,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from frameworktax.attribution.perf_event import (
-    MAX_PAGES,
-    OFF,
-    ON,
-    PERIOD_NS,
-    PREEMPTED,
-    Drained,
-    PerfEventSampler,
-    RefusedError,
-    placed,
-)
+from frameworktax.attribution import perf_event as perf
+from frameworktax.attribution.perf_event import OFF, ON, PREEMPTED, PerfEventSampler
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf
 from frameworktax.host.machine import read
@@ -143,7 +134,7 @@ def covered_ns(found: Sequence[Interval]) -> int:
     return union_ns([begin for begin, _ in found], [end for _, end in found])
 
 
-_Seen = list[tuple[Drained, list[Interval], list[Interval]]]
+_Seen = list[tuple[perf.Drained, list[Interval], list[Interval]]]
 """Of each thread in a stretch, the calling one first: its ring, when it ran, when it waited."""
 
 
@@ -168,7 +159,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
 
     name = EVERY_THREAD
 
-    def __init__(self, stretch_ns: int, *, period_ns: int = PERIOD_NS) -> None:
+    def __init__(self, stretch_ns: int, *, period_ns: int = perf.PERIOD_NS) -> None:
         self.period_ns = period_ns
         self._stretch_ns = stretch_ns
         self._caller = threading.get_native_id()
@@ -219,7 +210,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
         """Return the samples of each stretch."""
         from frameworktax.attribution.buckets import classify
 
-        where = iter(placed([drained for seen in self._seen for drained, *_ in seen]))
+        where = iter(perf.placed([drained for seen in self._seen for drained, *_ in seen]))
         stretches = []
         for seen in self._seen:
             timelines = [Timeline(on, queued, one.timed(next(where))) for one, on, queued in seen]
@@ -237,7 +228,8 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
         there = {int(path.name) for path in TASKS.iterdir()}
         for thread in self._events.keys() - there:
             self._events.pop(thread).close()
-        room = MAX_PAGES * (os.cpu_count() or 1) // len(there)  # what the system allows, shared
+        # What the system allows, shared.
+        room = perf.MAX_PAGES * (os.cpu_count() or 1) // len(there)
         for thread in sorted(there - self._events.keys(), key=lambda one: one != self._caller):
             try:
                 event = PerfEventSampler(
@@ -247,7 +239,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
                     kernel=self._kernel,
                     switch_pages=max(room, 1),
                 )
-            except RefusedError:
+            except perf.RefusedError:
                 if not (TASKS / str(thread)).exists():
                     continue  # it ended meanwhile
                 self.__exit__()

@@ -73,7 +73,7 @@ class Namer:
         self._resolver = resolver
         self._unwinder = Unwinder(resolver)
         self._name = cache(self._named)
-        self._nodes: dict[int, Node | None] = {}
+        self._node_at = cache(lambda at, path, bias: node_at(at, engine(path), bias))
 
     def place(self, caught: Caught) -> tuple[Node | None, str]:
         """Return the node of a graph and the operator that a sample belongs to, "" for none."""
@@ -100,9 +100,7 @@ class Namer:
             for number, value in registers.items():
                 if number in (SP, PC) or value % 8:
                     continue
-                if value not in self._nodes:
-                    self._nodes[value] = node_at(value, engine(path), address - place)
-                node = self._nodes[value]
+                node = self._node_at(value, path, address - place)
                 if node is not None:
                     return node
         return None
