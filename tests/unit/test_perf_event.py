@@ -63,10 +63,10 @@ def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatc
         event._fd, event._ring, event._page, event._size = file.fileno(), ring, 4096, 4096
         event._counted_lost, event.cpu_ns, event._has_tops = 0, 0, False
         assert event.drain() == (
-            [(0xA, 110), (0xC, 112)], [111], 3, [(5, PREEMPTED), (7, ON)], [0, 0]
+            [(0xA, 110, 0), (0xC, 112, 0)], [111], 3, [(5, PREEMPTED), (7, ON)]
         )  # fmt: skip
         file.seek(0)
-        assert event.drain() == ([], [], 0, [], [])
+        assert event.drain() == ([], [], 0, [])
     assert struct.unpack_from("<QQ", ring, 1024) == (first + len(data),) * 2
 
 

@@ -65,7 +65,7 @@ class Scripted:
         return lost
 
     def parse(self, seen, lost):
-        return Drained([(2 if i % 4 == 3 else 1, ns) for i, ns in enumerate(seen)], [], lost)
+        return Drained([(2 if i % 4 == 3 else 1, ns, 0) for i, ns in enumerate(seen)], [], lost)
 
     def __exit__(self, *exception):
         self.closed = True

@@ -68,7 +68,6 @@ _SET_SIGNAL, _SET_OWNER, _OWNER_THREAD = 10, 15, 0  # F_SETSIG, F_SETOWN_EX, F_O
 MODE_MASK, MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
 _RECORD_BYTES, _STACK_SIZES = 24, 16  # header, program counter, time; around a piece of the stack
-_WORD = 8
 _MIN_PAGES = 8
 MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
 _MAX_PAGES_OF_STACKS = 2_048  # on top of that, RLIMIT_MEMLOCK is 8 MiB
@@ -184,21 +183,23 @@ def probe() -> str | None:
 
 
 class Drained(NamedTuple):
-    """What a ring held: (program counter, time) in user mode, times in kernel mode, ticks lost.
+    """What a ring held.
 
-    ``switches`` holds (time, ``ON``, ``OFF`` or ``PREEMPTED``), where they were asked for, ``tops``
-    the word at the top of the stack of each tick in user mode, 0 where it does not come with it.
+    Attributes:
+        user: (program counter, time, word at the top of the stack or 0) of ticks in user mode.
+        kernel_ns: times of ticks in kernel mode.
+        lost: ticks.
+        switches: (time, ``ON``, ``OFF`` or ``PREEMPTED``), where they were asked for.
     """
 
-    user: list[tuple[int, int]]
+    user: list[tuple[int, int, int]]
     kernel_ns: list[int]
     lost: int
     switches: Sequence[tuple[int, int]] = ()
-    tops: Sequence[int] = ()
 
     def timed(self, leaves: Sequence[Leaf]) -> list[tuple[int, Leaf]]:
         """Return (time, where) of every tick in the order of time; ``leaves`` of user mode."""
-        found = [(time_ns, leaf) for (_, time_ns), leaf in zip(self.user, leaves, strict=True)]
+        found = [(time_ns, leaf) for (_, time_ns, _), leaf in zip(self.user, leaves, strict=True)]
         found += [(time_ns, Leaf(KERNEL, "")) for time_ns in self.kernel_ns]
         return sorted(found, key=itemgetter(0))
 
@@ -214,20 +215,17 @@ def placed(
     from frameworktax.attribution.buckets import is_copy, is_judged, with_caller
 
     resolver = Resolver(judged=is_judged, hidden=hidden)
-    where = resolver.resolve(address for one in drained for address, _ in one.user)
+    where = resolver.resolve(address for one in drained for address, *_ in one.user)
     copies = {
         (address, top)
         for one in drained
-        for (address, _), top in zip(one.user, one.tops, strict=True)
+        for address, _, top in one.user
         if is_copy(where[address]) and resolver.follows_call(top)
     }
     callers = resolver.resolve(top - 1 for _, top in copies)
     made = {(at, top): with_caller(where[at], callers[top - 1]) for at, top in copies}
     return [
-        [
-            made.get((address, top), where[address])
-            for (address, _), top in zip(one.user, one.tops, strict=True)
-        ]
+        [made.get((address, top), where[address]) for address, _, top in one.user]
         for one in drained
     ]
 
@@ -375,7 +373,7 @@ class PerfEventSampler(Ring):
             fcntl.fcntl(fd, _SET_SIGNAL, signal)
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC)
         # Twice what a stretch should need: a slow call runs past its end.
-        self._has_tops = stack_bytes == _WORD and not registers
+        self._has_tops = bool(stack_bytes) and not registers
         record = _RECORD_BYTES + (stack_bytes and stack_bytes + _STACK_SIZES)
         need = 2 * (stretch_ns // period_ns + 1) * record // mmap.PAGESIZE + 1
         need = max(need, _MIN_PAGES, 1 << switch_pages.bit_length() >> 1)
@@ -434,7 +432,7 @@ class PerfEventSampler(Ring):
 
     def parse(self, data: bytes, lost: int) -> Drained:
         """Return what is in the bytes of ``take``; the event may be closed by now."""
-        user, in_kernel, switches, tops = [], [], [], []
+        user, in_kernel, switches = [], [], []
         for kind, misc, at, size in records(data):
             if kind == _SWITCH:
                 (time_ns,) = struct.unpack_from("<Q", data, at + size - 8)
@@ -444,11 +442,10 @@ class PerfEventSampler(Ring):
                 if misc & MODE_MASK == MODE_KERNEL:
                     in_kernel.append(time_ns)
                     continue
-                user.append((address, time_ns))
                 at += _RECORD_BYTES
                 held, top = struct.unpack_from("<QQ", data, at) if self._has_tops else (0, 0)
-                tops.append(top if held else 0)
-        return Drained(user, in_kernel, lost, switches, tops)
+                user.append((address, time_ns, top if held else 0))
+        return Drained(user, in_kernel, lost, switches)
 
     def __enter__(self) -> Self:
         return self

@@ -585,7 +585,7 @@ def stretch_of(
 ) -> Stretch:
     """Return sampled calls of one thread, wall time and what was seen of each, as a stretch."""
     seen = [one for _, one, _ in calls]
-    addresses = [address for *_, drained in calls for address, _ in drained.user]
+    addresses = [address for *_, drained in calls for address, *_ in drained.user]
     where = place(addresses)
     system = sum(len(drained.kernel_ns) for *_, drained in calls)
     known = [one.queued_ns for one in seen if one.queued_ns is not None]
