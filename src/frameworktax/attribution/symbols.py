@@ -293,14 +293,12 @@ class Resolver:
     def find(self, address: int) -> tuple[str, SymbolTable, int] | None:
         """Return path, table and ELF address of code that a readable file holds, else None."""
         region = (self._map or _own_map([address])).find(address)
-        place = self._place(address, region) if region and region.path[:1] == "/" else None
-        return None if region is None or place is None else (region.path, *place)
+        return self._place(address, region) if region else None
 
-    def _place(self, address: int, region: Region) -> tuple[SymbolTable, int] | None:
-        """Return table and ELF address of code in a mapped file, None where it cannot be read."""
+    def _place(self, address: int, region: Region) -> tuple[str, SymbolTable, int] | None:
         table = self._table(region)
         vaddr = table.address(address - region.start + region.offset) if table else None
-        return None if table is None or vaddr is None else (table, vaddr)
+        return None if table is None or vaddr is None else (region.path, table, vaddr)
 
     def _follows_call(self, address: int) -> bool:
         """Return whether a call instruction (of x86-64) lies before an address."""
@@ -319,7 +317,7 @@ class Resolver:
         place = self._place(address, region)
         if place is None:
             return Leaf(library, "")
-        table, vaddr = place
+        _, table, vaddr = place
         if library.startswith(("libc.so", "libc-2")):
             special = _libc_names(table, path).find(vaddr)
             if special is not None:
