@@ -263,7 +263,7 @@ class Resolver:
     ) -> None:
         self._hidden, self._judged = hidden, judged
         self._process, self._perf_map = process, perf_map
-        self._table = cache(self._read_table)
+        self._table = cache(self._find_table)
         self.follows_call = cache(self._follows_call)
         self._map: _Map | None = None
         """None for this process, which reads its own when it needs to."""
@@ -329,7 +329,7 @@ class Resolver:
         start = table.function(vaddr)
         return Leaf(library, f"sub_{start:x}" if start is not None else "", work)
 
-    def _read_table(self, region: Region) -> SymbolTable | None:
+    def _find_table(self, region: Region) -> SymbolTable | None:
         """Read what is mapped where its process sees it, or where the kernel still has it."""
         if self._process is None:
             return read_table(region.path)
@@ -451,7 +451,7 @@ class SymbolTable:
         self._sections = sections = [
             struct.unpack_from("<IIQQQQIIQQ", data, shoff + i * shsize) for i in range(shnum)
         ]
-        tables = [_read_table(data, sections, s) for s in sections if s[1] in (_SYMTAB, _DYNSYM)]
+        tables = [_functions_in(data, sections, s) for s in sections if s[1] in (_SYMTAB, _DYNSYM)]
         value, size, name, better = (
             np.concatenate([t[i] for t in tables]) if tables else np.zeros(0, np.int64)
             for i in range(4)
@@ -637,7 +637,7 @@ class SymbolTable:
         return self._bytes(at).decode("ascii", "replace").split("@")[0]
 
 
-def _read_table(
+def _functions_in(
     data: mmap.mmap, sections: Sequence[tuple[Any, ...]], section: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     """Return (address, size, file offset of the name, preference) of a table's functions."""
