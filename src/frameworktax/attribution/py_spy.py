@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import re
 import shutil
@@ -92,9 +91,6 @@ class FunctionRecording:
     """
 
     def __init__(self, pid: int, root: Path = Path("/")) -> None:
-        command = _executable()
-        if command is None:
-            raise OSError(errno.ENOENT, "py-spy is not installed")
         self._pid = pid
         threads = sum(1 for _ in (root / f"proc/{pid}/task").iterdir())
         rate = max(1, min(FUNCTIONS_HZ, STACKS_HZ // threads))  # py-spy has no lower one than 1
@@ -102,8 +98,8 @@ class FunctionRecording:
         self._output = Path(self._folder.name) / "functions.raw"
         self._process = subprocess.Popen(
             [
-                command, "record", "--pid", str(pid), "--nonblocking", "--threads",
-                "--subprocesses", "--function", "--full-filenames", "--rate", str(rate),
+                _executable() or "py-spy", "record", "--pid", str(pid), "--nonblocking",
+                "--threads", "--subprocesses", "--function", "--full-filenames", "--rate", str(rate),
                 "--format", "raw", "--output", str(self._output),
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
