@@ -230,3 +230,22 @@ def test_a_whole_run_by_module_and_by_operator():
     ] * 4
     assert (run.method, run.latency_ns) == ("operator", 6_700)
     assert "forward" not in vars(net.first)  # nothing is left behind
+
+
+def test_the_latency_of_a_run_is_the_median_of_its_calls():
+    """Of an even number of calls the middle of two; each takes 1 µs longer than the one before."""
+    torch = pytest.importorskip("torch")
+    clock = FakeClock(EPOCH)
+    device = FakeDevice(clock)
+    made = []
+
+    class Slower(torch.nn.Module):
+        def forward(self):
+            made.append(self)
+            clock.work(1_000 * len(made))
+            device.launch(kernel_ns=500, host_ns=100)
+
+    net = Slower()
+    found = attribute_device_modules(net, net, device.synchronize, device, calls=4, clock=clock)
+    assert found["wall_ns"] == 3_600 + 4_600 + 5_600 + 6_600
+    assert found["latency_ns"] == 5_100

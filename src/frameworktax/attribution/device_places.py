@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ def attribute_device_modules(
         **found,
         "method": by,
         "calls": calls,
-        "latency_ns": sorted(walls)[len(walls) // 2],
+        "latency_ns": round(median(walls)),
         "wall_ns": sum(walls),
         "modules": tuple({**one, "calls": round(one["calls"] * share)} for one in found["modules"]),
         "notes": (),
