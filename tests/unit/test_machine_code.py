@@ -50,7 +50,7 @@ def work_of(judged, line):
     [(COMPUTES, "kernel"), (COPIES, "copy"), (WALKS, "other"), (CALLS, "other")],
 )
 def test_a_loop_is_known_by_what_it_does(body, work):
-    judged = judge(instructions(*FRAME, *loop(body, 2), *RETURN * 60), by_hand=False)
+    judged = judge(instructions(*FRAME, *loop(body, 2), *RETURN * 60))
     assert work_of(judged, 3) == work
     assert work_of(judged, 100) == "other"
 
@@ -76,37 +76,32 @@ def test_the_loop_of_the_known_answers_is_host_time_and_the_same_of_reals_a_kern
 def test_a_loop_of_calls_to_memcpy_is_a_copy():
     body = ["mov rdi, rax", "call 0x9000", "add rax, 8"]  # no store of its own
     code = instructions(*FRAME, *loop(body, 2), *RETURN)
-    assert work_of(judge(code, by_hand=False, moves=lambda at: at == 0x9000), 3) == "copy"
-    assert work_of(judge(code, by_hand=False, moves=lambda at: at == 0x9004), 3) == "other"
+    assert work_of(judge(code, moves=lambda at: at == 0x9000), 3) == "copy"
+    assert work_of(judge(code, moves=lambda at: at == 0x9004), 3) == "other"
 
 
 def test_steps_of_a_nest_that_computes_belong_to_it():
     inner = loop(WALKS, 3)
     outer = loop(["mov rbx, rcx", *inner, "mulss xmm0, xmm1"], 2)
-    judged = judge(instructions(*FRAME, *outer, *RETURN), by_hand=False)
+    judged = judge(instructions(*FRAME, *outer, *RETURN))
     assert work_of(judged, 4) == "kernel"
 
 
 def test_a_wide_copy_inside_such_a_nest_stays_a_copy():
     inner = loop(["vmovups ymm0, ymmword ptr [rax]", "vmovups ymmword ptr [rcx], ymm0"], 3)
     outer = loop(["mov rbx, rcx", *inner, "mulss xmm0, xmm1"], 2)
-    assert work_of(judge(instructions(*FRAME, *outer, *RETURN), by_hand=False), 4) == "copy"
+    assert work_of(judge(instructions(*FRAME, *outer, *RETURN)), 4) == "copy"
 
 
 def test_stores_to_the_own_stack_frame_are_no_copy():
     body = ["mov qword ptr [rsp + 8], rdx", "dec rcx"]
-    judged = judge(instructions(*FRAME, *loop(body, 2), *RETURN), by_hand=False)
+    judged = judge(instructions(*FRAME, *loop(body, 2), *RETURN))
     assert work_of(judged, 2) == "other"
-
-
-def test_code_without_an_unwind_entry_was_written_by_hand():
-    assert judge(instructions(*loop(WALKS, 0)), by_hand=True) == [(START, "kernel")]
 
 
 def test_nothing_is_known_of_compiled_code_without_a_disassembler(monkeypatch):
     monkeypatch.setattr(machine_code, "disassembler", lambda: None)
-    assert judge_function(b"\x90", START, by_hand=False) == [(START, "unknown")]
-    assert judge_function(b"\x90", START, by_hand=True) == [(START, "kernel")]
+    assert judge_function(b"\x90", START) == [(START, "unknown")]
     assert classify(Leaf("libengine.so", "", "unknown")) == ("remainder", "unread")
 
 

@@ -118,6 +118,13 @@ def test_function_starts_come_from_the_unwind_table(tmp_path):
     assert table.function(BASE + 0x301) == BASE + 0x300
 
 
+def test_code_behind_the_end_of_a_function_was_written_by_hand(tmp_path):
+    table = SymbolTable(write_elf(tmp_path / "a.so", [], functions=[BASE + 0x100]))
+    assert table.work(BASE + 0xFF) is None
+    assert table.work(BASE + 0x104) in ("other", "unknown")
+    assert table.work(int(table.ends[0])) == "kernel"
+
+
 def test_not_elf_is_refused(tmp_path):
     (tmp_path / "a.so").write_bytes(b"MZ" + bytes(100))
     with pytest.raises(ValueError, match="not a little-endian 64-bit ELF"):

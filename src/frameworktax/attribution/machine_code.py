@@ -81,29 +81,23 @@ def disassembler() -> Any:
 
 
 def judge_function(
-    code: bytes, start: int, *, by_hand: bool, moves: Callable[[int], bool] = lambda target: False
+    code: bytes, start: int, moves: Callable[[int], bool] = lambda target: False
 ) -> Judged:
     """Return (address, work) at which the work changes, for the code of one function.
 
     Args:
         code: its bytes.
         start: its address.
-        by_hand: whether no unwind entry covers it.
         moves: whether the function at an address is ``memcpy`` or its like.
     """
     engine = disassembler()
     if engine is None:
-        return [(start, "kernel" if by_hand else "unknown")]
-    return judge(
-        list(engine.disasm_lite(code[:LARGEST_BYTES], start)), by_hand=by_hand, moves=moves
-    )
+        return [(start, "unknown")]
+    return judge(list(engine.disasm_lite(code[:LARGEST_BYTES], start)), moves)
 
 
 def judge(
-    instructions: list[Instruction],
-    *,
-    by_hand: bool,
-    moves: Callable[[int], bool] = lambda target: False,
+    instructions: list[Instruction], moves: Callable[[int], bool] = lambda target: False
 ) -> Judged:
     """Return (address, work) at which the work of a function's instructions changes."""
     if not instructions:
@@ -129,8 +123,7 @@ def judge(
     spans = [(bisect_left(addresses, a), bisect_right(addresses, b)) for a, b in loops]
     computes_in_loop = any(computing[end] > computing[begin] for begin, end in spans)
     is_kernel = share > (KERNEL_FRAME if computes_in_loop else KERNEL_STRAIGHT)
-    rest = 0 if by_hand or is_kernel else 2
-    work = np.full(count, rest, np.int8)  # 0 kernel, 1 copy, 2 other
+    work = np.full(count, 0 if is_kernel else 2, np.int8)  # 0 kernel, 1 copy, 2 other
     inside_computing = np.zeros(count, bool)
     for begin, end in sorted(spans, key=lambda span: span[0] - span[1]):  # the innermost comes last
         length = end - begin
@@ -143,10 +136,9 @@ def judge(
         called = by_itself and by_call[end] > by_call[begin]
         wide = (vector[end] - vector[begin]) / length > 0.1
         copies = called or (moved and (wide or length <= MOVING_LOOP))
-        alone = 0 if by_hand else 1 if copies else 2
         # Steps of a loop nest that computes are part of it; a wide copy is a copy wherever it is.
         nested = inside_computing[begin:end] & (not (moved and wide))
-        work[begin:end] = np.where(nested, 0, alone)
+        work[begin:end] = np.where(nested, 0, 1 if copies else 2)
     change = np.flatnonzero(np.diff(work, prepend=-1))
     kinds: tuple[Work, ...] = ("kernel", "copy", "other")
     return [(addresses[at], kinds[work[at]]) for at in change]

@@ -544,15 +544,16 @@ class SymbolTable:
         return b"" if offset is None else self._data[offset : offset + size]
 
     def work(self, address: int) -> Work | None:
-        """Return what the machine code does at an ELF address; None without an unwind table."""
+        """Return what the machine code does at an ELF address; None without an unwind table.
+
+        What no entry of the table covers was written by hand: a kernel.
+        """
         at = self._function_at(address)
         if at < 0:
             return None
         start, end = int(self.functions[at]), int(self.ends[at])
-        by_hand = address >= end
-        if by_hand:
-            following = self.functions[at + 1 : at + 2]
-            start, end = end, int(following[0]) if len(following) else address + _PAGE
+        if address >= end:
+            return "kernel"
         offset = self._offset(start)
         if offset is None:
             return None
@@ -561,10 +562,7 @@ class SymbolTable:
         judged = self.known.get(
             start,
             lambda: judge_function(
-                self._data[offset : offset + end - start],
-                start,
-                by_hand=by_hand,
-                moves=self._is_mover,
+                self._data[offset : offset + end - start], start, self._is_mover
             ),
         )
         before = bisect_right(judged, address, key=lambda change: change[0])
