@@ -95,7 +95,7 @@ def classify(leaf: Leaf) -> Place:
         if made_by:
             return ("kernel", "copying") if made_by == "copying" else (made_by, "")
         return _first("libc", symbol) or ("dispatch", "")
-    if not symbol or symbol.startswith(("sub_", "0x")):
+    if not symbol or symbol.startswith("sub_"):
         if work is not None and detail not in ("support", "wrapper"):
             return _BY_WORK[work]
         missing = {"support": ("dispatch", ""), "wrapper": ("runtime", "")}
