@@ -192,9 +192,8 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
         end_ns = time.perf_counter_ns()
         self.pause()
         seen: _Seen = []
-        for thread in sorted(self._events, key=lambda thread: thread != self._caller):
-            event, since = self._events[thread], self._queued_ns[thread]
-            before, queued = event.cpu_ns, _queued_ns(thread)
+        for thread, event in self._events.items():  # the calling one was found first
+            since, before, queued = self._queued_ns[thread], event.cpu_ns, _queued_ns(thread)
             drained = event.drain()
             on, waited = intervals(
                 drained.switches,
