@@ -107,15 +107,14 @@ def test_kernels_and_the_time_the_device_waited_go_to_the_module_that_launched(s
     trace, marks, begins = profiled(model(clock, device, entered), device, entered)
     found = place_calls(trace, 0, marks, begins, entered.innermost)
     # Kernel 1 from 1,600 to 1,800; kernel 2 arrives at 6,100 and ends at 15,100; the rest queue up.
-    assert found == [
-        {
-            (0, "", "device_gap"): 1_000,
-            (0, "", "kernel"): 200,
-            (1, "", "device_gap"): 4_300,
-            (1, "", "kernel"): 9_300,
-            (2, "", "kernel"): 400,
-        }
-    ] * 3
+    in_each_call = {
+        (0, "", "device_gap"): 1_000,
+        (0, "", "kernel"): 200,
+        (1, "", "device_gap"): 4_300,
+        (1, "", "kernel"): 9_300,
+        (2, "", "kernel"): 400,
+    }
+    assert found == [in_each_call] * 3
 
 
 def test_operators_are_the_outermost_around_a_launch(setting):

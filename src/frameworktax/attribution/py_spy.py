@@ -99,8 +99,8 @@ class FunctionRecording:
         self._process = subprocess.Popen(
             [
                 _executable() or "py-spy", "record", "--pid", str(pid), "--nonblocking",
-                "--threads", "--subprocesses", "--function", "--full-filenames", "--rate", str(rate),
-                "--format", "raw", "--output", str(self._output),
+                "--threads", "--subprocesses", "--function", "--full-filenames",
+                "--rate", str(rate), "--format", "raw", "--output", str(self._output),
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for this process, which ends it
