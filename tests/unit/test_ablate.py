@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import sample_records as data
-from ladder_records import BASE, MS, RUNGS, records, write
+from ladder_records import BASE, LATENCY_MS, MS, RUNGS, records, write
 from rich.console import Console
 
 from frameworktax import ablate, runtimes
@@ -129,6 +129,11 @@ def test_the_best_has_equal_outputs_and_one_thread(found):
     headline = blocks.headline(found)
     for part in ("10.0 ms", "3.33 × (3.33 to 3.34)", "basic: constants folded", "(traced graph)"):
         assert part in headline
+
+
+def test_where_every_step_is_slower_none_is_called_faster(monkeypatch):
+    monkeypatch.setitem(LATENCY_MS, "eager@autograd-unfused", 1.0)
+    assert blocks.headline(build(records())).endswith("1.00 ms as it comes; no step is faster")
 
 
 def test_no_common_rounds_is_no_number(found):

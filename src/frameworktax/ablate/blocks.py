@@ -133,6 +133,8 @@ def headline(ablation: Ablation) -> str:
     if best is None or best.total is None or best.total.ratio is None:
         return f"{found}; no step could be compared with it"
     ratio = best.total.ratio
+    if ratio.value >= 1:
+        return f"{found}; no step is faster"
     gain = f"{1 / ratio.value:.2f} × ({1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
     largest = _largest(ablation)
     step = f"; the largest single step is {largest.rung.title}" if largest else ""
