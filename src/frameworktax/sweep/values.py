@@ -38,7 +38,7 @@ def numbers(text: str, name: str) -> list[int]:
 
 def seconds(text: str, name: str) -> float:
     """Return ``60s``, ``10min``, ``1h`` or ``90`` in seconds; raises UsageError for no time."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|)\s*", text)
+    found = re.fullmatch(rf"\s*({DIGITS}(?:\.\d+)?)\s*(s|m|min|h|)\s*", text)
     if not found or float(found[1]) == 0:
         raise UsageError(f"{name} '{text}' is no time; write 60s, 10min or 1h")
     return float(found[1]) * UNITS[found[2]]
