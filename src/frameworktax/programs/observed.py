@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from frameworktax.analysis.bill import from_samples
-from frameworktax.analysis.estimates import duration, percent
+from frameworktax.analysis.estimates import duration, exactly, percent
 from frameworktax.analysis.places import layers
 from frameworktax.attribution.buckets import classify, is_judged, itemise
 from frameworktax.attribution.layers import OUTSIDE, replayed, short_path
@@ -329,7 +329,9 @@ class _Thread:
         _, stretch = np.unique(stretch, return_inverse=True)  # one without a row is none
         counts = np.bincount(stretch)
         sums = np.bincount(stretch, kept)
-        latency = _latency([float(np.median(kept[stretch == n])) for n in range(len(counts))])
+        medians = [float(np.median(kept[stretch == n])) for n in range(len(counts))]
+        # A pause of the host is in few of them.
+        latency = mean_interval(medians, METHOD) or exactly(medians[0], "one call")
         p50, p90, p99 = (_percentile(kept, weights, share) for share in (0.5, 0.9, 0.99))
         place = np.cumsum(used) - 1  # the used call that each is, or that was before it
         mine = np.flatnonzero(np.isin(self.sampled, which))
@@ -492,15 +494,6 @@ def _percentile(values: np.ndarray, weights: np.ndarray, share: float) -> int:
     order = np.argsort(values, kind="stable")
     up_to = np.cumsum(weights[order])
     return int(values[order[np.searchsorted(up_to, share * (up_to[-1] - 1) + 1)]])
-
-
-def _latency(medians: Sequence[float]) -> Estimate:
-    """Return the mean of medians with its interval; a pause of the host is in few of them."""
-    found = mean_interval(medians, METHOD)
-    if found is None:
-        (value,) = medians
-        return Estimate(value=value, low=value, high=value, method="one call", n=1)
-    return found
 
 
 def _sample_run(
