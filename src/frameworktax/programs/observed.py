@@ -19,15 +19,15 @@ from frameworktax.analysis.bill import from_samples
 from frameworktax.analysis.estimates import duration, exactly, percent
 from frameworktax.analysis.places import layers
 from frameworktax.attribution.buckets import classify, is_judged, itemise
-from frameworktax.attribution.layers import OUTSIDE, replayed, short_path
+from frameworktax.attribution.layers import OUTSIDE, by_place, places, replayed, short_path
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
 from frameworktax.block import LEAST
-from frameworktax.measure.protocol import attribution
+from frameworktax.measure import protocol
 from frameworktax.programs.calls import COUNTED, COUNTED_WORDS, DETAILED, Recorder, module_call
 from frameworktax.programs.document import Kind, Part, Section
 from frameworktax.programs.launch import Ended
-from frameworktax.records import Estimate, Module, Note, Places
+from frameworktax.records import Estimate, Note, Places
 from frameworktax.stats import mean_interval
 from frameworktax.traces.intervals import merge, owners, union_ns, union_within_ns
 from frameworktax.traces.timeline import groups
@@ -359,12 +359,12 @@ class _Thread:
         bill = None
         if len(samples.time_ns) >= LEAST:
             run = _sample_run(samples, stretch_of, counts, sums, details, int(np.median(kept)))
-            found = attribution(itemise(run))
+            found = protocol.attribution(itemise(run))
             own_ns = found.wall_ns - (found.queued_ns or 0)
             bill = from_samples(latency, [found], {}, lambda: own_ns / found.calls)
         if bill is None:
             return replace(known, reason="too short to be sampled; run it longer")
-        places = _places(*in_detail, details, about.get("modules", ()), run)
+        inside = _places(*in_detail, details, about.get("modules", ()), run)
         reason = _unknown(self._device(about), rows[used], samples, others, bill.share)
         is_known = reason is None
         return replace(
@@ -375,8 +375,8 @@ class _Thread:
             bill_ns=bill.lines,
             bill_method=bill.method,
             reason=reason,
-            layers=layers(latency, bill.lines, [places] if places else []),
-            placed=sum(n for ticks in places.ticks for *_, n in ticks) if places else 0,
+            layers=layers(latency, bill.lines, [inside] if inside else []),
+            placed=sum(n for ticks in inside.ticks for *_, n in ticks) if inside else 0,
             notes=tuple(self._notes(bill.notes, known, details, p50)),
         )
 
@@ -546,28 +546,18 @@ def _places(
         ticks[stretch_of[index]][int(module[index]), "", bucket] += 1
     if not any(ticks):
         return None
-    return Places(
-        session="",
-        point="",
-        process=0,
-        method="module",
-        calls=len(details),
-        latency_ns=run.latency_ns,
-        period_ns=run.period_ns,
-        modules=tuple(
-            Module(
-                path=one["path"],
-                type=one["class"],
-                file=short_path(one["file"]) if one["file"] else None,
-                line=one["line"],
-                calls=int(count),
-            )
-            for one, count in zip(modules, calls, strict=True)
-        ),
-        ticks=tuple(
-            tuple((*key, count) for key, count in stretch.items()) for stretch in ticks if stretch
-        ),
-    )
+    known = [
+        {
+            "path": one["path"],
+            "type": one["class"],
+            "file": short_path(one["file"]) if one["file"] else None,
+            "line": one["line"],
+            "calls": int(count),
+        }
+        for one, count in zip(modules, calls, strict=True)
+    ]
+    found = places("module", run, calls=len(details), **by_place(known, ticks))
+    return protocol.places(found)
 
 
 def _unknown(
