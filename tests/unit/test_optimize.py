@@ -904,6 +904,25 @@ def test_rows_and_tokens_at_once_are_proven_where_artifacts_serve_all_batches_be
     assert (failing.batch, failing.length, failing.together) == (False, True, False)
 
 
+def test_sizes_that_artifacts_between_leave_out_are_padded(tmp_path):
+    sizes = (1, 40, *delivery.between([1, 40]))
+    shapes = [
+        Shape(batch=b, length=None, sizes=((b, 4),), runtime="onnxruntime", folder="f",
+              is_between=b not in (1, 40))
+        for b in sizes
+    ]  # fmt: skip
+    prover = Sizes()
+    prover.look = lambda w: (None, ((w.batch, 4),), ((w.batch, 8),))
+    mine = asked(tmp_path, workloads=(W1, replace(W1, batch=40)))
+    mine.output.mkdir()
+    made = Delivery(mine, mine.output, prover)
+    parameters = [("x", "POSITIONAL_OR_KEYWORD", False)]
+    made._describe(Interface(parameters=parameters, inputs=["args.0"], dtypes=["float32"]), shapes)
+    made._pad()
+    assert made.manifest.padding.batch
+    assert not {batch for _, batch in prover.asked} & {*sizes}
+
+
 def test_a_model_with_a_tensor_for_each_sample_is_not_padded(tmp_path):
     prover = Sizes()
     prover.look = lambda w: (None, ((w.batch, w.length),) * 2, ((8,),) * w.batch)

@@ -296,7 +296,8 @@ class Delivery:
         known = {(shape.length, shape.batch) for shape in self.manifest.shapes}
         gaps: dict[str, list[Workload]] = {name: [] for name in PADDED}
         for length in [*lengths, *(between(lengths, LENGTHS) if masked else ())] or [None]:
-            for batch in [*batches, *between(batches)]:
+            others = between([*batches, *(batch for at, batch in known if at == length)])
+            for batch in [*batches, *others]:
                 if (length, batch) not in known:
                     along = [batch not in batches, bool(lengths) and length not in lengths]
                     name = PADDED[2 if all(along) else along.index(True)]
