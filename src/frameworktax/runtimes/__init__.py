@@ -56,8 +56,8 @@ def every(input_kind: str = "dense") -> list[str]:
     """
     return [
         name
-        for name, runtime in ((name, get(name)) for name in names())
-        if not runtime.by_name_only
+        for name in names()
+        if not (runtime := get(name)).by_name_only
         and (input_kind == "ragged" or runtime.paradigm != "sparse-input")
     ]
 
