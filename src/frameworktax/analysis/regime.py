@@ -60,25 +60,16 @@ def gpu_regime(rho: Estimate, elasticity: float | None = None) -> Regime:
     return "mixed"
 
 
-def elasticities(values: Sequence[float], latency_ns: Sequence[float | None]) -> list[float | None]:
-    """Return d log L / d log n at every point: between its measured neighbours, one-sided at ends.
+def elasticities(values: Sequence[float], latency_ns: Sequence[float]) -> list[float | None]:
+    """Return d log L / d log n at every point: between its neighbours, one-sided at ends.
 
-    Args:
-        values: of the axis, ascending and positive.
-        latency_ns: None where not measured.
+    Values of the axis ascend; values and latencies are positive. None for a point alone.
     """
-    known = [
-        (i, math.log(n), math.log(latency))
-        for i, (n, latency) in enumerate(zip(values, latency_ns, strict=True))
-        if latency is not None and latency > 0
-    ]
-    result: list[float | None] = [None] * len(values)
-    if len(known) < 2:
-        return result
-    before, after = [known[0], *known[:-1]], [*known[1:], known[-1]]
-    for (i, _, _), (_, n0, l0), (_, n1, l1) in zip(known, before, after, strict=True):
-        result[i] = (l1 - l0) / (n1 - n0)
-    return result
+    if len(values) < 2:
+        return [None] * len(values)
+    logs = [(math.log(n), math.log(ns)) for n, ns in zip(values, latency_ns, strict=True)]
+    before, after = [logs[0], *logs[:-1]], [*logs[1:], logs[-1]]
+    return [(l1 - l0) / (n1 - n0) for (n0, l0), (n1, l1) in zip(before, after, strict=True)]
 
 
 def flat_to(values: Sequence[float], latency_ns: Sequence[float]) -> float:
