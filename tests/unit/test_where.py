@@ -72,6 +72,8 @@ def test_the_rest_is_one_place():
     assert len(found) == MOST
     assert found[-1].name == "5 other places"
     assert sum(one.share for one in found) == pytest.approx(1)
+    found = where([layer(name, 100.0, name=name) for name in "abcdefghi"])
+    assert (len(found), found[-1].name) == (MOST, "2 other places")
 
 
 def test_no_layers_no_places():

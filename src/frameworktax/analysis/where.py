@@ -138,7 +138,7 @@ def where(layers: Sequence[Layer]) -> list[Where]:
             closed.append(group)
     closed.sort(key=_Group.tax_ns, reverse=True)
     named = min(MOST, sum(group.tax_ns() > 0 for group in closed))
-    if named == MOST and len(closed) > MOST + 1:
+    if named == MOST < len(closed):  # the others are a place as well
         named -= 1
     found = [_place(group, whole) for group in closed[:named]]
     if rest := closed[named:]:
