@@ -34,7 +34,7 @@ from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.user import unpack
-from frameworktax.records import Block, LeftOut, Measurement, Point, Record, Run, Workload
+from frameworktax.records import Block, LeftOut, Measurement, Note, Point, Record, Run, Workload
 from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:
@@ -256,16 +256,17 @@ def run_plan(
         NothingMeasuredError: no point could be measured; its results say why.
     """
     earlier: list[Record] = []
+    damage: list[Note] = []
     asked = plan.points
     if resume and folder.exists():
-        earlier, _ = store.read(folder)
+        earlier, damage = store.read(folder)
         blocks = Counter((r.session, r.point) for r in earlier if isinstance(r, Block))
         timed = {point for (_, point), count in blocks.items() if count > 1}  # one has no latency
         plan = replace(plan, points=tuple(p for p in asked if p.key() not in timed))
     if not plan.points:
         if plan.live is not None:  # sent for nothing
             Path(plan.live).unlink(missing_ok=True)
-        return Results(document(earlier, plan.until, asked), folder)
+        return _results(document(earlier, plan.until, asked), damage, folder)
     ended: NothingMeasuredError | KeyboardInterrupt | None = None
     with open_shard(folder, command) as writer:
         if reporter is not None:
@@ -283,8 +284,7 @@ def run_plan(
             if plan.live is not None:
                 Path(plan.live).unlink(missing_ok=True)
     records, notes = store.read(writer.path)
-    run = document(earlier + records, plan.until, asked)
-    results = Results(replace(run, notes=run.notes + tuple(notes)), folder)
+    results = _results(document(earlier + records, plan.until, asked), damage + notes, folder)
     if isinstance(ended, NothingMeasuredError):
         raise NothingMeasuredError(str(ended), results) from ended
     if ended is not None:
@@ -321,8 +321,12 @@ def read_store(folder: Path, where: store.Where | None = None) -> Results:
     """
     with no_collection():
         records, notes = store.read_columns(folder, where)
-        run = document(records)
-    return Results(replace(run, notes=run.notes + tuple(notes)), folder)
+        return _results(document(records), notes, folder)
+
+
+def _results(run: Run, damage: Iterable[Note], folder: Path) -> Results:
+    """Return the results in a store, with the notes on what could not be read of it."""
+    return Results(replace(run, notes=(*run.notes, *damage)), folder)
 
 
 def pick_device(device: str) -> str:

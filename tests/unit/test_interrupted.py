@@ -158,3 +158,14 @@ def test_a_live_module_of_which_nothing_is_left_to_measure_leaves_no_file(tmp_pa
         api.run_plan(plan, tmp_path / "s", resume=True)
         assert not sent.exists()
     assert len(list((tmp_path / "s").iterdir())) == 1
+
+
+def test_what_a_killed_session_left_torn_is_noted_by_the_one_that_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "MeasuringSession", fake_measuring.FakeSession)
+    one, two = points_for(Workload(model="bert-tiny"), batches=[1, 2], runtimes=["eager"])
+    api.run_plan(Plan(points=(one,), folder=tmp_path), tmp_path / "s")
+    (shard,) = (tmp_path / "s").iterdir()
+    shard.write_bytes(shard.read_bytes() + b'{"record": "blo')
+    for points in ((one, two), (one,)):
+        found = api.run_plan(Plan(points=points, folder=tmp_path), tmp_path / "s", resume=True)
+        assert [note.code for note in found.run.notes].count("torn-line") == 1
