@@ -39,7 +39,6 @@ class InlineProfiler:
     sampling: bool = False
     placing: bool = False
     running: bool = False
-    final: SampleRun | None = None
     thread: threading.Thread = field(default_factory=threading.current_thread)
     process: int = field(default_factory=os.getpid)
     plain: array[int] = field(default_factory=lambda: array("q"))
@@ -116,7 +115,7 @@ class InlineProfiler:
         """Return what was sampled, None if nothing was; a run that has not ended is left out."""
         with self.lock:
             if self.sampler is None:
-                return self.final
+                return None
             if not self.running:
                 self._set_aside()
             if not self.stretches:
@@ -132,12 +131,13 @@ class InlineProfiler:
                 latency_ns=round(median(self.sampled)),
             )
 
-    def close(self) -> None:
-        """Keep what was sampled and give the sampler back."""
-        self.final = self.run()
+    def close(self) -> SampleRun | None:
+        """Give the sampler back; return what was sampled."""
+        found = self.run()
         if self.sampler is not None:
             self.sampler.__exit__(None, None, None)
             self.sampler = None
+        return found
 
 
 @dataclass
@@ -153,15 +153,15 @@ class Ended:
 
     def take(self, profiler: InlineProfiler) -> None:
         """Take over the runs of a thread; a short last stretch is continued."""
-        profiler.close()
+        found = profiler.close()
         self.plain.extend(profiler.plain)
         self.sampled.extend(profiler.sampled)
         self.placed.extend(profiler.placed)
         self.refused = self.refused or profiler.refused
-        if profiler.final is None:
+        if found is None:
             return
-        self.last = profiler.final
-        for stretch in profiler.final.stretches:
+        self.last = found
+        for stretch in found.stretches:
             if self.stretches and self.stretches[-1].wall_ns < STRETCH_NS:
                 self.stretches[-1] = _together(self.stretches[-1], stretch)
             else:
