@@ -112,7 +112,7 @@ def ablation_blocks(ablation: Ablation, *, level: int = 1, picture: str = "") ->
     blocks: list[Block] = [Heading(headline(ablation), level)]
     if picture:
         title = "Latency after each step, kernel time and tax"
-        blocks.append(Chart("waterfall", title, file=picture))
+        blocks.append(Chart(title, file=picture))
     blocks += [steps_table(ablation), reasons(ablation)]
     where = ablation.run.environment
     if where is not None:

@@ -56,8 +56,7 @@ def write_page(found: Optimized, path: Path) -> None:
     shown = families(found.final)
     points = [m for family in shown for m in family.measurements]
     pictures = [
-        Chart(f"latency-{number}", picture.title, charts.drawn(picture, points))
-        for number, picture in enumerate(charts.lines(shown))
+        Chart(picture.title, charts.drawn(picture, points)) for picture in charts.lines(shown)
     ]
     html.write_page(path, headline(found), [*optimized_blocks(found), *pictures])
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
-Severity = Literal["info", "warning", "error"]
+Severity = Literal["info", "warning"]
 Align = Literal["left", "right"]
 
 
@@ -114,17 +114,13 @@ class Chart:
     """A picture.
 
     Attributes:
-        name: its identity in the page, and of its file.
         title: what it shows, as heading and alternative text.
         spec: a Vega-Lite specification.
-        hint: how to read it.
         file: where the picture lies for formats that link to pictures (Markdown).
     """
 
-    name: str
     title: str
     spec: dict[str, Any] | None = None
-    hint: str = ""
     file: str = ""
 
 

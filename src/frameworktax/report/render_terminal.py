@@ -316,7 +316,7 @@ def _items(items: Sequence[Item], page: _Page) -> None:
 
 def _notes(notes: Sequence[Note], page: _Page) -> None:
     for note in notes:
-        style = {"warning": "yellow", "error": "red"}.get(note.severity, "dim")
+        style = "yellow" if note.severity == "warning" else "dim"
         line = Line(f"{flat(note.who)}: " if note.who else "", style=style)
         _row(Line("•", style=style), line.append(flat(note.text), style="default"), 1, page)
 

@@ -118,7 +118,7 @@ def page(found: Reproduction, folder: str = "") -> Iterator[Block]:
         yield Text(study.file.caption)
         spec = figures.figure(study)
         if spec is not None:
-            yield Chart(name, title, spec, file=f"{folder}/{name}.svg")
+            yield Chart(title, spec, file=f"{folder}/{name}.svg")
             if not paper.rows(name):
                 yield Text("The paper gives no numbers for this figure.")
         yield from _tables(study)
