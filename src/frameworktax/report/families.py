@@ -37,28 +37,21 @@ class Family:
         """Runtimes with at least one latency, in the order they were measured."""
         return list(dict.fromkeys(m.runtime for m in self.measured))
 
-    @cached_property
-    def counts(self) -> Mapping[str, int]:
-        """Runtime → how many of its points have a latency."""
-        return Counter(m.runtime for m in self.measured)
-
     @property
     def reference(self) -> str:
         """The runtime that a summary is about: eager, or the first."""
         return "eager" if "eager" in self.runtimes else self.runtimes[0]
 
-    def at(self, runtime: str, batch: int) -> Measurement | None:
-        """Return the point of a runtime at a batch, if it has a latency."""
-        return self._at.get((runtime, batch))
-
     @cached_property
-    def _at(self) -> dict[tuple[str, int], Measurement]:
+    def at(self) -> Mapping[tuple[str, int], Measurement]:
+        """(Runtime, batch) → its point, where that has a latency."""
         return {(m.runtime, m.workload.batch): m for m in reversed(self.measured)}
 
     @property
     def smallest(self) -> list[Measurement]:
         """Every runtime's point at the smallest batch that was measured, where it has one."""
-        return [m for name in self.runtimes if (m := self.at(name, self.batches[0])) is not None]
+        first = self.batches[0]
+        return [self.at[name, first] for name in self.runtimes if (name, first) in self.at]
 
     def curve(self, runtime: str) -> Curve | None:
         """Return the curve of a runtime."""
@@ -84,14 +77,13 @@ class Family:
 
     @property
     def notes(self) -> list[tuple[str, str, str]]:
-        """(who, code, text) of the trust notes, those of equal text together."""
-        groups: dict[str, list[Measurement]] = defaultdict(list)
-        codes = {}
+        """(who, code, text) of the trust notes, equal ones together."""
+        groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
         for m in self.measured:
             for note in m.notes:
-                groups[note.text].append(m)
-                codes[note.text] = note.code
-        return [(_who(points, self), codes[text], text) for text, points in groups.items()]
+                groups[note.code, note.text].append(m)
+        whole = Counter(m.runtime for m in self.measured)
+        return [(_who(points, whole), code, text) for (code, text), points in groups.items()]
 
 
 def latency_of(m: Measurement) -> Estimate:
@@ -105,16 +97,17 @@ def latency_of(m: Measurement) -> Estimate:
     return m.latency_ns
 
 
-def _who(points: Sequence[Measurement], family: Family) -> str:
-    if len(points) == len(family.measured):
+def _who(points: Sequence[Measurement], whole: Counter[str]) -> str:
+    """Return points in words; ``whole``: runtime → how many of its points have a latency."""
+    if len(points) == whole.total():
         return "every point"
     by_runtime: dict[str, list[int]] = defaultdict(list)
     for m in points:
         by_runtime[m.runtime].append(m.workload.batch)
     names = []
     for runtime, batches in by_runtime.items():
-        whole = family.counts[runtime] == len(batches)
-        names.append(runtime if whole else f"{runtime} {'/'.join(map(str, sorted(batches)))}")
+        sizes = "" if whole[runtime] == len(batches) else "/".join(map(str, sorted(batches)))
+        names.append(f"{runtime} {sizes}".rstrip())
     return ", ".join(names)
 
 

@@ -153,7 +153,7 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
     """Return the four numbers of the headline: name, value, and what it is about."""
     runtime, batch = family.reference, family.batches[0]
     made = []
-    if focus := family.at(runtime, batch):
+    if focus := family.at.get((runtime, batch)):
         latency = latency_of(focus)
         alone = ", within one process" * within_one_process(latency)
         about = f"{runtime}, batch {batch}, {plus_minus(latency) or 'no interval'}{alone}"

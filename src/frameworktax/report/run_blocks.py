@@ -125,7 +125,7 @@ def latencies(family: Family) -> Table:
     rows = [
         [
             Cell(runtime),
-            *(_latency(family.at(runtime, batch)) for batch in family.batches),
+            *(_latency(family.at.get((runtime, batch))) for batch in family.batches),
             *([_free(family.curve(runtime))] if has_free else []),
             *([_outputs(family, runtime)] if has_outputs else []),
         ]

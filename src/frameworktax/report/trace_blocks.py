@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from frameworktax.analysis.trace.document import NO_REGIME
@@ -168,21 +167,16 @@ def _operators(trace: Mapping[str, Any]) -> Table:
 
 def prediction_blocks(found: Sequence[Prediction]) -> list[Block]:
     """Return what was predicted, and what was refused and why: equal refusals together."""
-    refused: dict[tuple[str, str | None], list[Prediction]] = defaultdict(list)
-    for p in found:
-        refused[p.change, p.reason].append(p)
-    items = []
-    for p in found:
-        same = refused.pop((p.change, p.reason), ()) if p.reason is not None else [p]
-        if same:
-            more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-            items.append(prediction_item(replace(p, subject=cut(p.subject) + more)))
-    return [Items("What if", tuple(items))] if items else []
+    groups: dict[tuple[object, ...], list[Prediction]] = defaultdict(list)
+    for number, p in enumerate(found):
+        groups[(number,) if p.reason is None else (p.change, p.reason)].append(p)
+    items = tuple(_item(first, len(others)) for first, *others in groups.values())
+    return [Items("What if", items)] if items else []
 
 
-def prediction_item(p: Prediction) -> Item:
+def _item(p: Prediction, others: int) -> Item:
     """Return the change, what it gives, and from where by which formula; or why it is refused."""
-    subject = cut(p.subject)
+    subject = cut(p.subject) + (f" and {others} more" if others else "")
     if p.reason is not None:
         return Item(p.change, "refused", f"{subject}: {cut(p.reason)}", style="strong")
     gain = f"{factor(p.factor)} as fast, " if p.factor is not None else ""
