@@ -116,6 +116,24 @@ def test_terminal_bar_is_as_long_as_the_shares(run):
     assert row.rstrip().endswith("dispatch 28 %")
 
 
+def test_outputs_are_shown_as_at_the_batch_size_where_they_look_worst(run):
+    largest = data.BATCHES[-1]
+    told = {"onnxruntime": False, "inductor": None, "inference-mode": True}
+    points = tuple(
+        replace(m, parity=replace(m.parity, within_tolerance=told[m.runtime]))
+        if m.workload.batch == largest and m.runtime in told
+        else m
+        for m in run.measurements
+    )
+    (family,) = families(replace(run, measurements=points))
+    cells = {row[0].text: row[-1] for row in run_document.latencies(family).rows}
+    differs = cells["onnxruntime"]
+    assert (differs.text, differs.style) == (f"different at batch {largest}", "differs")
+    assert differs.short == f"≠ {largest}"
+    assert cells["inductor"].text == f"not compared at batch {largest}"
+    assert (cells["inference-mode"].text, cells["openvino"].text) == ("equal", "different")
+
+
 def test_terminal_names_the_overhead_of_a_twin(run):
     assert any("warm 6.5 ±0.2 %" in line for line in printed(run).splitlines())
 
