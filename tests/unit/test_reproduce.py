@@ -21,6 +21,7 @@ from frameworktax.reproduce.results import evaluate_studies, reproduce
 from frameworktax.reproduce.rows import AXES, NotEvaluable, Row, exactly, of_measurement, select
 from frameworktax.reproduce.studies import Part, chosen, planned_points, study_data
 from frameworktax.store import Writer
+from frameworktax.store.read import point_key
 
 MS = 1_000_000
 
@@ -353,7 +354,7 @@ def machine(gpu, host):
     return replace(data.ENVIRONMENT, cpu=host, gpus=({"index": 0, "name": f"NVIDIA {gpu}"},))
 
 
-def hardware(*, faster_is_freer=True, host_bound=True):
+def hardware(*, faster_is_freer=True, host_bound=True, platform="cuda:0"):
     """Two machines: the A100 has more than twice the V100's peak, and a slower host."""
     study = studies.load("figure-9")
     records = []
@@ -370,7 +371,7 @@ def hardware(*, faster_is_freer=True, host_bound=True):
             latency_ns,
             session=f"2026112{number}T120000-000{number}",
             environment=machine(gpu, host),
-            platform="cuda:0",
+            platform=platform,
             enqueue_ns=(floor if host_bound else 3.0) * 0.9 * MS,
             kernel_ns=(0.5 if host_bound else 0.5 * floor) * (0.4 if fast else 1.0) * MS,
         )
@@ -390,6 +391,39 @@ def test_machines_are_told_apart_and_compared():
     assert "host × 1.25, device × 0.40" in markdown(page.page(found, "x"))
     flipped = told_of("figure-9", hardware(faster_is_freer=False))
     assert {f.ours.value for f in flipped.claims[0].findings} == {0.0}
+
+
+def test_a_platform_may_have_a_label():
+    found = told_of("figure-9", hardware(platform="cuda:0@lab"))
+    assert [name.partition(" with")[0] for name in found.machines] == ["NVIDIA V100", "NVIDIA A100"]
+
+
+def test_a_point_that_is_missing_leaves_the_peaks_of_its_machine_known():
+    lost = replace(planned_points("figure-9", "small")[0], platform="cuda:0").key()
+    kept = [record for record in hardware() if point_key(record) != lost]
+    (bert, resnet) = told_of("figure-9", kept).claims[0].findings
+    assert resnet.ours.value == bert.ours.value == 1.0
+
+
+def on(machine, peak, batch, latency, **counts):
+    at = {"machine": machine, "peaks": (peak, None)}
+    return row(latency, batch=batch, counts=counts, **at)
+
+
+def test_a_slower_device_that_is_free_as_far_as_it_was_measured_separates_nothing():
+    fast = [on("fast", 2.0, batch, 4.0 * max(1, batch / 16)) for batch in (1, 4, 16, 64)]
+    slow = [on("slow", 1.0, batch, 4.0) for batch in (1, 4)]
+    free = part("free_on_faster")
+    with pytest.raises(NotEvaluable, match="no two machines differ enough"):
+        claims.RULES["free_on_faster"](free, [*fast, *slow])
+    slow.append(on("slow", 1.0, 16, 16.0))
+    assert claims.RULES["free_on_faster"](free, [*fast, *slow]).value == 1.0
+
+
+def test_a_time_that_noise_puts_below_zero_is_a_reason():
+    rows = [on("a", 1.0, 1, 4.0, host=-0.1, kernel=4.1), on("b", 2.0, 1, 5.0, host=1.0, kernel=4.0)]
+    with pytest.raises(NotEvaluable, match="not above zero"):
+        claims.RULES["floor_follows_host"](part("floor_follows_host"), rows)
 
 
 def test_one_machine_alone_cannot_be_judged_and_two_say_too_little():

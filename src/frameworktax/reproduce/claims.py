@@ -386,9 +386,7 @@ def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
     A pair whose peaks are alike, or whose free values no interval separates, does not count.
     """
     machines = _several(rows)
-    free = {
-        name: free_value(_curve(part, r, part.of), part.axis)[0] for name, r in machines.items()
-    }
+    free = {name: _free(part, mine) for name, mine in machines.items()}
     # By the first of two sources that knows them all: they count in different ways.
     known = {name: r[0].at.get("peaks", (None, None)) for name, r in machines.items()}
     sources = [{name: both[source] for name, both in known.items()} for source in (0, 1)]
@@ -420,7 +418,7 @@ def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
     agree = []
     for a, b in itertools.combinations(points, 2):
         latency, host, kernel = (
-            math.log(x.value / y.value) for x, y in zip(points[a], points[b], strict=True)
+            math.log(quotient(x, y).value) for x, y in zip(points[a], points[b], strict=True)
         )
         if abs(host - kernel) >= math.log(FASTER):
             agree.append(abs(latency - host) < abs(latency - kernel))

@@ -41,6 +41,12 @@ from frameworktax.sweep.run import sweep
 ACROSS = "figure-9"
 """The one study over all machines of a store."""
 TIMES = ("latency", "host", "kernel")
+Peaks = tuple[float | None, float | None]
+"""Of a device, by the paper's table 2 and by its data sheet, TFLOPS; None where not known.
+
+The two count differently (with or without tensor cores, half or single precision): machines are
+compared by one of them only.
+"""
 
 
 def forecast(studies: Sequence[StudyFile], scale: Scale, folder: Path) -> SweepPlan:
@@ -117,7 +123,6 @@ class Reproduction:
     scale: Scale
     run: Run
     machines: tuple[str, ...]
-    store: Path
 
     @property
     def claims(self) -> tuple[Judged, ...]:
@@ -169,7 +174,6 @@ def evaluate_studies(
         scale=scale,
         run=replace(run, measurements=kept),
         machines=tuple(names),
-        store=folder,
     )
 
 
@@ -178,6 +182,7 @@ class _Machine:
     name: str
     run: Run
     left_out: Mapping[tuple[Any, ...], str]
+    peaks: Peaks
 
 
 def _by_machine(records: Sequence[Record]) -> dict[str, _Machine]:
@@ -190,61 +195,45 @@ def _by_machine(records: Sequence[Record]) -> dict[str, _Machine]:
         if isinstance(record, Subject | LeftOut):
             platforms[record.session][record.point.platform] += 1
     ids: dict[str, set[str]] = {}
+    peaks: dict[str, Peaks] = {}
     for session in sessions_of(records):
         usual = platforms[session.session].most_common(1)
-        name = _machine_name(session.environment, usual[0][0] if usual else "cpu")
+        name, known = _device(session.environment, usual[0][0] if usual else "cpu")
         ids[name] = {*ids.pop(name, ()), session.session}
+        peaks[name] = known
     found = {}
     for name, mine in ids.items():
         kept = [record for record in records if record.session in mine]
         left_out = {axes_key(r.point): r.reason for r in kept if isinstance(r, LeftOut)}
-        found[name] = _Machine(name, document(kept), left_out)
+        found[name] = _Machine(name, document(kept), left_out, peaks[name])
     return found
 
 
-def _machine_name(environment: Environment, platform: str) -> str:
-    """Return what a machine is called: its device and its host."""
+def _device(environment: Environment, platform: str) -> tuple[str, Peaks]:
+    """Return what a machine is called, by its device and its host, and the peaks of its device."""
     if not platform.startswith("cuda"):
-        return environment.cpu
-    return f"{_gpu(environment, platform).get('name', platform)} with {environment.cpu}"
-
-
-def _peaks(environment: Environment | None, platform: str) -> tuple[float | None, float | None]:
-    """Return a device's peak by the paper's table 2 and by its data sheet, TFLOPS.
-
-    The two count differently (with or without tensor cores, half or single precision), so that
-    machines are compared by one of them only; None where it does not know the device.
-    """
-    if environment is None or not platform.startswith("cuda"):
-        return None, None
-    gpu = _gpu(environment, platform)
-    words = str(gpu.get("name", "")).split()
-    printed = [p.peak_tflops for p in paper.platforms() if p.gpu.split()[-1] in words]
-    device = gpu_peaks(gpu)
-    return (printed[0] if printed else None), (device.single / 1e12 if device else None)
-
-
-def _gpu(environment: Environment, platform: str) -> Mapping[str, Any]:
-    number = int(platform.partition(":")[2] or 0)
-    found = {int(gpu.get("index", i)): gpu for i, gpu in enumerate(environment.gpus)}
-    return found.get(number, {})
+        return environment.cpu, (None, None)
+    number = int(platform.partition("@")[0].partition(":")[2] or 0)
+    gpus = {int(gpu.get("index", i)): gpu for i, gpu in enumerate(environment.gpus)}
+    gpu = gpus.get(number, {})
+    name = str(gpu.get("name", platform))
+    printed = [p.peak_tflops for p in paper.platforms() if p.gpu.split()[-1] in name.split()]
+    sheet = gpu_peaks(gpu)
+    peaks = (printed[0] if printed else None), (sheet.single / 1e12 if sheet else None)
+    return f"{name} with {environment.cpu}", peaks
 
 
 def _rows(planned: Sequence[Point], machine: _Machine) -> list[Row]:
     """Return a row for each planned point, measured or with the reason why not."""
     layers = {name: int(model["layers"]) for name, model in paper.models().items()}
-    measured = {}
-    for m in machine.run.measurements:
-        row = of_measurement(m, layers)
-        peaks = _peaks(machine.run.environment, m.platform)
-        at = {**row.at, "machine": machine.name, "peaks": peaks}
-        measured[axes_key(m.point)] = replace(row, at=at)
+    measured = {axes_key(m.point): of_measurement(m, layers) for m in machine.run.measurements}
     found = []
     for point in planned:
         key = axes_key(point)
-        at = {**axes_of(point.workload, point.runtime), "regime": None, "machine": machine.name}
-        missing = Row(at=at, reason=machine.left_out.get(key, "not measured"))
-        found.append(measured.get(key, missing))
+        at = {**axes_of(point.workload, point.runtime), "regime": None}
+        row = measured.get(key) or Row(at=at, reason=machine.left_out.get(key, "not measured"))
+        here = {**row.at, "machine": machine.name, "peaks": machine.peaks}
+        found.append(replace(row, at=here))
     return found
 
 
