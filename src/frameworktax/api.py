@@ -66,9 +66,9 @@ class Results(Sequence[Measurement]):
         """
         with needs("to_pandas needs pandas", "pandas"):
             import pandas as pd
-        from frameworktax.report.rows import csv_rows
+        from frameworktax.report.rows import csv_row
 
-        return pd.DataFrame(csv_rows(self.run))
+        return pd.DataFrame([csv_row(m) for m in self])
 
     def to_mlflow(self, experiment: str | None = None) -> str:
         """Log the whole and each point to MLflow; see ``integrations.trackers.to_mlflow``."""

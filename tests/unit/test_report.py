@@ -276,6 +276,13 @@ def test_csv_has_one_row_a_point_with_plain_numbers(run):
     assert (lost["status"], lost["latency_ns"]) == ("crashed", "")
 
 
+def test_a_line_of_a_breakdown_that_is_not_known_is_no_column(run):
+    m = replace(run.measurements[1], bill_ns={"kernel": 1.0, "novel": 2.0})
+    (row,) = csv.DictReader(io.StringIO(rows.csv_text(replace(run, measurements=(m,)))))
+    assert float(row["bill_kernel_ns"]) == 1.0
+    assert "bill_novel_ns" not in row
+
+
 def test_csv_runs_nothing_in_a_spreadsheet(run):
     m = replace(run.measurements[1], workload=replace(run.measurements[1].workload, model="=1+1"))
     text = rows.csv_text(replace(run, measurements=(m,)))

@@ -242,8 +242,7 @@ def waterfall(ablation: Ablation) -> Spec:
         raise UsageError("no step was measured; there is nothing to draw")
     longest = max(step["high"] for step in steps) * 1.42
     values = {"height": ROW * len(steps), "longest": longest, "steps": steps}
-    spec: Spec = vega.fill(vega.template("waterfall"), values)
-    return spec
+    return vega.filled("waterfall", values)
 
 
 def _bar(step: Step, drawn: Collection[str]) -> Spec | None:

@@ -16,7 +16,7 @@ from typing import Any
 from frameworktax.errors import UsageError, needs
 from frameworktax.records import FLOOR, Run
 from frameworktax.report import html, json_document
-from frameworktax.report.rows import SHAPE, csv_rows
+from frameworktax.report.rows import SHAPE, csv_row
 from frameworktax.version import __version__
 
 ASKED = ("threads", "batch", "length", "image_size", "width", "depth", *SHAPE)
@@ -29,7 +29,7 @@ def points(run: Run) -> Iterator[tuple[str, dict[str, Any], dict[str, float]]]:
 
     The names are the columns of ``to_pandas``; what is None is left out.
     """
-    for row in csv_rows(run):
+    for row in map(csv_row, run.measurements):
         if row["runtime"] == FLOOR:
             continue
         known = {name: value for name, value in row.items() if value is not None}

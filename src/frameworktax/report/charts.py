@@ -1,6 +1,6 @@
 """The pictures: Vega-Lite specifications in ``page/*.json``, and the numbers that fill them.
 
-A specification has holes, texts that begin with ``@``; ``vega.fill`` puts values into them, once,
+A specification has holes, texts that begin with ``@``; ``vega.filled`` puts values into them, once,
 so that names from outside stay what they are. What follows from a value alone, such as the text of
 a tooltip, the specification computes. Its parameter ``wide`` is whether there is room for names at
 the ends of lines and for long legends. The hole ``points`` gets points as flat rows: in a page its
@@ -78,8 +78,7 @@ def drawn(picture: Picture, points: Sequence[Measurement] = ()) -> Spec:
         "legend": {"title": None, "orient": "top", "columns": 4, "symbolType": "stroke"}
         | {"symbolStrokeWidth": 4, "symbolOpacity": 1},
     }
-    spec: Spec = vega.fill(vega.template(picture.template), values | picture.values)
-    return spec
+    return vega.filled(picture.template, values | picture.values)
 
 
 # --- latency along an axis ---------------------------------------------------------------------

@@ -15,7 +15,7 @@ from frameworktax.analysis.whatif.formulas import WhatIf, predict
 from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of, point_name
 from frameworktax.report.charts import AXES, FIELDS, Picture
 from frameworktax.report.json_document import dump
-from frameworktax.report.rows import csv_rows, csv_text
+from frameworktax.report.rows import csv_row, csv_text
 from frameworktax.report.trace_blocks import latency_text, proof_text
 from frameworktax.report.vega import colours, template
 from frameworktax.report.words import factor, parity_mark
@@ -65,7 +65,7 @@ def scripts_data(
 
 def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Return name → numbers, or ``{"of": texts, "at": numbers of texts}``; null is not measured."""
-    rows = csv_rows(Run(measurements=tuple(measurements)))
+    rows = [csv_row(m) for m in measurements]
     made: dict[str, Any] = {name: [rounded(row[name]) for row in rows] for name in NUMBERS}
     for name in TEXTS:
         made[name] = _coded([row[name] for row in rows])

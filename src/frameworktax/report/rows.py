@@ -29,27 +29,21 @@ CSV_FIELDS = (
 )
 
 
-def csv_rows(run: Run) -> list[dict[str, object]]:
-    """Return one flat row a point, the fields of ``CSV_FIELDS``; None for what was not measured."""
-    return [csv_row(m) for m in run.measurements]
-
-
 def csv_row(m: Measurement) -> dict[str, object]:
-    """Return the row of a point."""
+    """Return a point as a flat row of ``CSV_FIELDS``; None for what was not measured."""
     w = m.workload
     row: dict[str, object] = dict.fromkeys(CSV_FIELDS)
-    for name in ("runtime", "paradigm", "platform", "threads", "status", "reason", "regime"):
+    facts = ("runtime", "paradigm", "platform", "threads", "status", "reason", "regime")
+    for name in (*facts, *PLAIN):
         row[name] = getattr(m, name)
     for name in ("model", "batch", "length", "image_size", "precision", "width", "depth", *SHAPE):
         row[name] = getattr(w, name)
-    for name in PLAIN:
-        row[name] = getattr(m, name)
     for name in (*(f"{e}_ns" for e in ESTIMATES), "tax_share", "ratio_to_eager"):
         estimate: Estimate | None = getattr(m, name)
         if estimate is not None:
             row |= {name: estimate.value, f"{name}_low": estimate.low}
             row[f"{name}_high"] = estimate.high
-    row |= {f"bill_{name}_ns": ns for name, ns in (m.bill_ns or {}).items()}
+    row |= {f"bill_{name}_ns": (m.bill_ns or {}).get(name) for name in BILL}
     if m.parity is not None:
         row["within_tolerance"] = m.parity.within_tolerance
         row["max_relative_difference"] = m.parity.max_relative_difference
@@ -62,7 +56,7 @@ def csv_text(run: Run) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_FIELDS, lineterminator="\n")
     writer.writeheader()
-    for row in csv_rows(run):
+    for row in map(csv_row, run.measurements):
         writer.writerow({key: inert(value) for key, value in row.items()})
     return out.getvalue()
 
@@ -83,7 +77,7 @@ def write_parquet(run: Run, path: Path) -> None:
     with needs("Parquet needs pyarrow (.csv does not)", "parquet"):
         import pyarrow
         import pyarrow.parquet
-    rows = csv_rows(run)
+    rows = [csv_row(m) for m in run.measurements]
     table = pyarrow.table({name: [row[name] for row in rows] for name in CSV_FIELDS})
     for at, field in enumerate(table.schema):
         if pyarrow.types.is_null(field.type):

@@ -31,12 +31,17 @@ def template(name: str) -> Spec:
     return spec
 
 
-def fill(spec: Any, values: Mapping[str, Any]) -> Any:
+def filled(name: str, values: Mapping[str, Any]) -> Spec:
     """Return a specification with each hole ``@name`` replaced; ``page.js`` has the same."""
+    spec: Spec = _fill(template(name), values)
+    return spec
+
+
+def _fill(spec: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(spec, dict):
-        return {key: fill(item, values) for key, item in spec.items()}
+        return {key: _fill(item, values) for key, item in spec.items()}
     if isinstance(spec, list):
-        return [fill(item, values) for item in spec]
+        return [_fill(item, values) for item in spec]
     return values[spec[1:]] if isinstance(spec, str) and spec.startswith("@") else spec
 
 
@@ -65,7 +70,7 @@ def write(spec: Spec, path: Path) -> None:
         UsageError: another suffix, or the package that draws is not installed.
     """
     check_suffix(path, PICTURES)
-    spec = {"config": {**fill(template("look"), WORDS["paper"]), "padding": PADDING}, **spec}
+    spec = {"config": {**filled("look", WORDS["paper"]), "padding": PADDING}, **spec}
     if path.suffix == ".svg":
         path.write_text(svg(spec), encoding="utf-8")
     elif path.suffix == ".png":

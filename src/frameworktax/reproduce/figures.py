@@ -127,10 +127,7 @@ def figure(study: StudyResult) -> Spec | None:
         ours, printed = points(study.rows, panel), points(theirs, panel)
         if ours or printed:
             drawn.append(_pair(panel, ours, printed))
-    if not drawn:
-        return None
-    spec: Spec = vega.fill(vega.template("panels"), {"panels": drawn})
-    return spec
+    return vega.filled("panels", {"panels": drawn}) if drawn else None
 
 
 def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
@@ -158,8 +155,7 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
             if len(names) > 1 and not sides
             else None,
         }
-        side: Spec = vega.fill(vega.template("panel"), values)
-        sides.append(side)
+        sides.append(vega.filled("panel", values))
     return {
         "title": {"text": panel.title, "anchor": "middle", "fontSize": FONT + 1},
         "hconcat": sides,
