@@ -64,7 +64,17 @@ def briefly(names: str) -> str:
 class _Drawing:
     """A picture drawn in place where there is a terminal; use as a context manager."""
 
-    _live: Live | None = None
+    def __init__(self, console: Console, *, draws: bool) -> None:
+        self._console = console
+        self._live: Live | None = None
+        if draws:
+            self._live = Live(
+                console=console,
+                auto_refresh=False,  # a refresh thread would compete with what is measured
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
 
     def __enter__(self) -> Self:
         if self._live:
@@ -93,18 +103,9 @@ class ProgressView(_Drawing, Reporter):
         live: bool | None = None,
         clock: Seconds = time.monotonic,
     ) -> None:
-        self._console = console
+        super().__init__(console, draws=drawable(console) and not verbose if live is None else live)
         self._clock = clock
         self._verbose = verbose
-        if drawable(console) and not verbose if live is None else live:
-            self._live = Live(
-                console=console,
-                auto_refresh=False,  # a refresh thread would compete with what is measured
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-                vertical_overflow="ellipsis",
-            )
         self._printed = self._drawn = float("-inf")
         self._drawing = 0.0
         self._end = clock() + budget_s
@@ -122,19 +123,15 @@ class ProgressView(_Drawing, Reporter):
         self._fresh: set[Point] = set()
         """Points with a value from a session that has not ended: in no count yet."""
 
-    # --- events -------------------------------------------------------------------------------
+    # --- events: see ``Reporter`` ---------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
-        indent = " " * (len(text) - len(text.lstrip()))
-        self._console.print(indent + flat(text), soft_wrap=True, markup=False)
+        self._console.print(_indented(text), soft_wrap=True, markup=False)
 
     def counts(self, counts: Mapping[str, int]) -> None:
-        """Take over the number of points by status."""
         self._counts = dict(counts)
 
     def session(self, number: int, total: int, name: str, left_s: float) -> None:
-        """Show that a session of a study begins, and how long the study will still take."""
         self._end = self._clock() + left_s
         self._running += 1
         self._session = f"session {number} of {total}: {briefly(name)}"
@@ -143,17 +140,15 @@ class ProgressView(_Drawing, Reporter):
         self._draw(at_once=True)
 
     def remaining(self, seconds: float) -> None:
-        """Take over how long a session takes; a study has an estimate of its own."""
-        if not self._session:
+        if not self._session:  # a study has an estimate of its own
             self._end = self._clock() + seconds
 
     def asked(self, points: Sequence[Point], until: float) -> None:
-        """Take over what a session is to measure."""
         self._asked |= {point: point.family() for point in points}
         self._until = until
 
     def measured(self, point: Point, medians_ns: Medians) -> None:
-        """Take over a point's values; those of a twin and of the floor are no result."""
+        # values of a twin and of the floor are no result
         if point.runtime != FLOOR and not point.workload.twin and any(medians_ns):
             self._asked.setdefault(point, point.family())
             self._medians.pop(point, None)
@@ -164,31 +159,26 @@ class ProgressView(_Drawing, Reporter):
         self._draw()
 
     def setting_up(self, label: str, step: str) -> None:
-        """Show that a step of set-up runs beside."""
         self._set_up[label] = (step, self._clock())
         self._log(f"{self._indent()}{step}: {label}", often=self._verbose)
         self._draw()
 
     def ready(self, label: str) -> None:
-        """Show that a set-up has ended."""
         self._set_up.pop(label, None)
         self._draw()
 
     def phase(self, text: str) -> None:
-        """Show that a new phase begins."""
         self._phase = text
         self._next = ""
         self._log(f"{self._indent()}{text}; {self._left()}", often=self._verbose)
         self._draw(at_once=True)
 
     def now(self, point: Point) -> None:
-        """Show what is timed next."""
         self._next = point_name(point, model=bool(self._session))
         self._log(f"{self._indent()}{self._phase}: {self._next}; {self._left()}", often=False)
         self._draw()
 
     def ended(self) -> None:
-        """Show that a session of a study has ended."""
         self._running -= 1
         self._fresh.clear()
         self._phase = ""
@@ -312,9 +302,12 @@ class ProgressView(_Drawing, Reporter):
         return [*lines, f"  set-up: {', '.join(steps)}"] if steps else lines
 
 
+def _indented(text: str) -> str:
+    return " " * (len(text) - len(text.lstrip())) + flat(text)
+
+
 def _text(text: str, style: str = "") -> Text:
-    indent = " " * (len(text) - len(text.lstrip()))
-    return Text(indent + flat(text), style=style, no_wrap=True, overflow="ellipsis")
+    return Text(_indented(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 class AttachView(_Drawing):
@@ -324,11 +317,9 @@ class AttachView(_Drawing):
     """
 
     def __init__(self, out: Console, *, quiet: bool) -> None:
-        self._out = out
+        super().__init__(out, draws=not quiet and drawable(out))
         self._quiet = quiet
         self._logged = time.monotonic()
-        if not quiet and drawable(out):
-            self._live = Live(console=out, auto_refresh=False, transient=True)
 
     def show(self, found: Program) -> None:
         """Show it, or not: a log has a line every ten seconds."""
@@ -336,7 +327,7 @@ class AttachView(_Drawing):
             self._live.update(Group(*self._picture(found)), refresh=True)
         elif not self._quiet and time.monotonic() - self._logged >= LOG_EVERY_S:
             self._logged = time.monotonic()
-            self._out.print(flat(found.headline), markup=False, soft_wrap=True)
+            self._console.print(flat(found.headline), markup=False, soft_wrap=True)
 
     def _picture(self, found: Program) -> Iterator[RenderableType]:
         from frameworktax.programs.blocks import load, symbol_table, thread_table
@@ -344,9 +335,9 @@ class AttachView(_Drawing):
         first = found.processes[0]
         yield Text(f"{flat(found.headline)}; {load(first)}", style="bold")
         # small as a terminal may be, something is shown
-        rows = max(2, (self._out.height - 12) // 2)
-        yield drawn(thread_table("Threads", found.sections[:rows]), self._out)
+        rows = max(2, (self._console.height - 12) // 2)
+        yield drawn(thread_table("Threads", found.sections[:rows]), self._console)
         tax = [one for one in first.symbols_ns if one[0] != "kernel"]
         if tax:
-            yield drawn(symbol_table("Where the tax is", tax[:rows], first.cpu_ns), self._out)
+            yield drawn(symbol_table("Where the tax is", tax[:rows], first.cpu_ns), self._console)
         yield Text("Ctrl-C ends the observation, not the process", style="dim")
