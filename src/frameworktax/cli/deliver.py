@@ -133,12 +133,10 @@ class Output:
         if self.prints:  # first: a file that cannot be written leaves the tables
             self.blocks(run_blocks(run, folded=self._verbose))
         self.files(run)
-        if not self.prints:
-            return
         files = [*kept]
         files += [f"document in {self._json_file}"] if self._json_file else []
         files += [f"report in {self._report}"] if self._report else []
-        if files:
+        if self.prints and files:
             console().print(flat(", ".join(files)), style="dim", markup=False, soft_wrap=True)
 
     def results(self, results: Results) -> None:
@@ -146,8 +144,8 @@ class Output:
         self.run(results.run, *self.kept(results))
         points = results.run.points
         if self._quiet and points is not None and points.measured < points.asked:
-            count, *_ = self.kept(results)
-            missing = f"{count} measured; see which: frameworktax report {results.store}"
+            counted, _ = self.kept(results)
+            missing = f"{counted} measured; see which: frameworktax report {results.store}"
             print(f"frameworktax: {missing}", file=sys.stderr)
 
     @staticmethod
@@ -260,9 +258,8 @@ def console(*, stderr: bool = False) -> Console:
             raise BrokenPipeError  # `main` decides how a command ends whose reader has left
 
     if not stderr:
-        return Strict(stderr=stderr, highlight=False, soft_wrap=False)
-    aside = cast("IO[str]", Aside(sys.stderr))
-    return Strict(file=aside, stderr=True, highlight=False, soft_wrap=False)
+        return Strict(highlight=False)
+    return Strict(file=cast("IO[str]", Aside(sys.stderr)), highlight=False)
 
 
 def into_nothing(descriptor: int) -> None:

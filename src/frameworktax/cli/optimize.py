@@ -9,8 +9,7 @@ import typer
 
 from frameworktax.cli import options
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import PAGES, Output, this_command
-from frameworktax.errors import check_suffix
+from frameworktax.cli.deliver import Output, this_command
 
 
 @app.command("optimize")
@@ -61,8 +60,7 @@ def optimize_command(
     from frameworktax.optimize.blocks import document, optimized_blocks, write_page
     from frameworktax.optimize.run import Asked, optimize_model
 
-    out = Output(json_file, None, report, quiet=quiet, verbose=verbose)
-    check_suffix(report, PAGES)
+    out = Output(json_file, report, quiet=quiet, verbose=verbose)
     command = this_command("--resume", options.QUIET, options.VERBOSE)
     asked = Asked(**options.arguments(Asked, given, command=command))
     then = f"Go on: {command} --resume"

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import PAGES, Output, this_command
+from frameworktax.cli.deliver import Output, this_command
 from frameworktax.cli.options import DryRun, JsonFile, Quiet, Redraw, Store, Verbose, arguments
-from frameworktax.errors import check_known, check_suffix
+from frameworktax.errors import check_known
 
 SCALES = ("full", "small")
 
@@ -50,8 +50,7 @@ def reproduce_command(
     given = dict(locals())
     if scale is not None:
         check_known("scale", scale, SCALES)
-    check_suffix(report, PAGES)
-    output = Output(json_file, None, report, quiet=quiet, verbose=verbose)
+    output = Output(json_file, report, quiet=quiet, verbose=verbose)
     from frameworktax.reproduce import figures, page
     from frameworktax.reproduce.results import forecast, reproduce
     from frameworktax.reproduce.studies import chosen, default_scale

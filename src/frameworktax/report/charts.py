@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import UsageError, check_known, check_suffix
+from frameworktax.errors import UsageError, check_known
 from frameworktax.records import BILL, Measurement, Point, Run, point_name
 from frameworktax.report import vega
 from frameworktax.report.families import Family, families, latency_of
@@ -300,7 +300,6 @@ def figure(run: Run, name: str, path: Path) -> None:
         UsageError: no such picture, no numbers for it, another suffix, or no plotting package.
     """
     check_known("figure", name, FIGURES)
-    check_suffix(path, vega.PICTURES)
     shown = families(run)
     picture = _figure(shown, name)
     if picture is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from frameworktax.analysis.compare.comparison import Comparison
-from frameworktax.errors import UsageError, check_suffix, write_text
+from frameworktax.errors import UsageError, write_text
 from frameworktax.records import Run
 from frameworktax.report import charts, html, json_document, stacks, vega
 from frameworktax.report.render_markdown import markdown
@@ -34,15 +34,14 @@ def write(
 
     Args:
         run: what is written.
-        path: its suffix names the format.
+        path: one of ``SUFFIXES`` names the format.
         beside: a comparison whose side after is the run; only a page shows it.
         picture: which of ``charts.FIGURES``, where the suffix is that of a picture.
         before: the side before of that comparison.
 
     Raises:
-        UsageError: no format has this suffix, or what it needs is not installed.
+        UsageError: two results are for a page alone, or what the format needs is not installed.
     """
-    check_suffix(path, SUFFIXES)
     if beside is not None and path.suffix != ".html":
         raise UsageError(
             f"two results stand side by side in an .html page, not in {path.name}; "
