@@ -24,6 +24,7 @@ from frameworktax.report.blocks import (
     table,
 )
 from frameworktax.report.run_blocks import environment_blocks, place_table, share_cell
+from frameworktax.report.stacks import text_of
 from frameworktax.report.words import label, lines_of, milliseconds, percent, time_text
 
 CALLS = ("module", "backward", "step")
@@ -175,11 +176,9 @@ def collapsed(program: Program) -> str:
 
     From the process over the line of the breakdown to library and symbol.
     """
-    return "".join(
-        ";".join(flat(part).replace(";", ":") for part in (name, label(line), library, symbol))
-        + f" {round(ns)}\n"
+    return text_of(
+        ((f"process {process.pid}", label(line), library, symbol), ns)
         for process in program.processes
-        for name in [f"process {process.pid}"]
         for line, library, symbol, ns in process.symbols_ns
         if ns > 0  # missing ticks can make the operating system's part negative
     )

@@ -87,9 +87,15 @@ def collapsed(run: Run) -> str:
     Raises:
         UsageError: no point has a breakdown.
     """
+    return text_of(
+        ((point, *frames), ns) for point, stacks in _of_points(run) for frames, ns in stacks
+    )
+
+
+def text_of(stacks: Iterable[Stack]) -> str:
+    """Return a line a stack, for flame graph tools and speedscope."""
     return "".join(
-        ";".join(flat(name).replace(";", ":") for name in (point, *frames)) + f" {round(ns)}\n"
-        for point, stacks in _of_points(run)
+        ";".join(flat(name).replace(";", ":") for name in frames) + f" {round(ns)}\n"
         for frames, ns in stacks
     )
 
