@@ -143,7 +143,7 @@ def _title(text: str, page: _Page) -> None:
 
 def _table(block: Table, page: _Page, *, hint: str = "") -> None:
     """Add a table without its title: in short forms, or in parts, where it is too wide."""
-    columns = _columns(block, short=False)
+    columns = _columns(block)
     is_short = _width(columns) > page.width and any(c.short for row in block.rows for c in row)
     if is_short:
         columns = _columns(block, short=True)
@@ -157,14 +157,14 @@ def _table(block: Table, page: _Page, *, hint: str = "") -> None:
 class _Printed:
     """A column as it is printed: its cells padded, its head folded over lines."""
 
-    def __init__(self, title: str, is_right: bool, cells: Sequence[Pieces], tags: int) -> None:
-        self.is_right = is_right
-        self.cells = cells
-        self.widths = [sum([cell_len(text) for text, _ in cell]) for cell in cells]
+    def __init__(self, column: report_blocks.Column, cells: Sequence[Cell], short: bool) -> None:
+        self.is_right = is_right = column.align == "right"
+        self.cells, tags = _padded(cells, is_right, short)
+        self.widths = [sum([cell_len(text) for text, _ in cell]) for cell in self.cells]
         self.width = max(self.widths, default=0)
         self.folds = not is_right and self.width > FOLDED
         room = max(HEAD, self.width)
-        title = flat(title)
+        title = flat(column.title)
         head = textwrap.wrap(title, room) or [""] if len(title) > room else [title]
         self.width = max(self.width, *map(len, head))
         below = " " * tags if all(len(line) + tags <= self.width for line in head) else ""
@@ -179,13 +179,11 @@ class _Printed:
         return [space, *cell] if self.is_right else [*cell, space]
 
 
-def _columns(block: Table, *, short: bool) -> list[_Printed]:
-    made = []
-    for number, column in enumerate(block.columns):
-        is_right = column.align == "right"
-        cells, tags = _padded([row[number] for row in block.rows], is_right, short)
-        made.append(_Printed(column.title, is_right, cells, tags))
-    return made
+def _columns(block: Table, *, short: bool = False) -> list[_Printed]:
+    return [
+        _Printed(column, [row[number] for row in block.rows], short)
+        for number, column in enumerate(block.columns)
+    ]
 
 
 def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> tuple[list[Pieces], int]:

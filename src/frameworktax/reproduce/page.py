@@ -11,7 +11,7 @@ from typing import Any
 from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Table, Text, table
 from frameworktax.report.html import write_page
 from frameworktax.report.json_document import dump, plain
-from frameworktax.report.words import interval, milliseconds, percent
+from frameworktax.report.words import NONE, interval, milliseconds, percent
 from frameworktax.reproduce import figures, paper
 from frameworktax.reproduce.claims import PROXIES, Finding, Judged, estimate_text, value_text
 from frameworktax.reproduce.results import TIMES, Reproduction, StudyResult
@@ -34,7 +34,6 @@ VERDICTS = {
 STYLES = {"holds": "good", "does-not-hold": "bad", "cannot-be-judged": "warning"}
 NOT_GIVEN = "none given"
 """In a study file: a number that the paper does not give."""
-NONE = "–"
 FILLED = {"sm_active": "SM activity", "warp_occupancy": "warp occupancy"}
 LIBRARIES = ("torch", "transformers", "onnxruntime", "openvino")
 """Of which the page names the version."""
