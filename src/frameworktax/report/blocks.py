@@ -208,13 +208,6 @@ def listed(
     columns: Mapping[Column, Callable[[T], Cell | str]],
     **more: Any,
 ) -> Table:
-    """Return a table with a row a thing.
-
-    Args:
-        title: of the table.
-        things: in order.
-        columns: head → the cell of a thing under it.
-        **more: those of ``table``.
-    """
+    """Return a table with a row a thing; ``columns``: head → the cell of a thing under it."""
     rows = [[cell(thing) for cell in columns.values()] for thing in things]
     return table(title, list(columns), rows, **more)

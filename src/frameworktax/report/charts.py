@@ -87,8 +87,7 @@ def drawn(picture: Picture, points: Sequence[Measurement] = ()) -> Spec:
 def lines(shown: Sequence[Family]) -> list[Picture]:
     """Return latency along every axis; those along the batch size first, one a family.
 
-    Args:
-        shown: families; a point's number counts their measurements one after the other.
+    A point's number counts the families' measurements one after the other.
     """
     numbered = [m for family in shown for m in family.measurements]
     made: list[Picture] = []
@@ -289,12 +288,7 @@ def bars(family: Family) -> list[str]:
 
 
 def figure(run: Run, name: str, path: Path) -> None:
-    """Write one picture: of the first model, or of all points.
-
-    Args:
-        run: the document.
-        name: one of ``FIGURES``.
-        path: its suffix chooses ``.svg``, ``.png`` or ``.pdf``.
+    """Write one of ``FIGURES``: of the first model, or of all points.
 
     Raises:
         UsageError: no such picture, no numbers for it, another suffix, or no plotting package.

@@ -30,14 +30,10 @@ def write(
     picture: str = "latency",
     before: Run | None = None,
 ) -> None:
-    """Write the run.
+    """Write a run to a file; one of ``SUFFIXES`` names the format.
 
-    Args:
-        run: what is written.
-        path: one of ``SUFFIXES`` names the format.
-        beside: a comparison whose side after is the run; only a page shows it.
-        picture: which of ``charts.FIGURES``, where the suffix is that of a picture.
-        before: the side before of that comparison.
+    A comparison with the side ``before`` is shown in a page, ``picture`` is one of
+    ``charts.FIGURES``.
 
     Raises:
         UsageError: two results are for a page alone, or what the format needs is not installed.

@@ -54,12 +54,10 @@ def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
 
 
 def page(run: Run, beside: Comparison | None = None, before: Run | None = None) -> str:
-    """Return the page as text.
+    """Return the page of a run as text.
 
-    Args:
-        run: what it shows.
-        beside: a comparison whose side after is the run, shown first.
-        before: its side before, whose layers stand beside the run's.
+    A comparison whose side after is the run is shown first; of the side before come the layers
+    that stand beside the run's.
 
     Raises:
         UsageError: the package that carries the plotting scripts is not installed, or there are

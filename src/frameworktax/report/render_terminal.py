@@ -39,10 +39,7 @@ Pieces = list[tuple[str, str]]
 def print_blocks(blocks: Iterable[Block], console: Console, *, full: bool = False) -> None:
     """Print blocks; text from anywhere means nothing to the terminal, and a hint comes once.
 
-    Args:
-        blocks: of a document.
-        console: from rich; its width decides how tables are laid out.
-        full: folded tables and every note as well.
+    ``full``: folded tables and every note as well.
     """
     page, folded = _Page(console), 0
     hints: set[str] = set()
@@ -90,9 +87,10 @@ class _Page:
     def paragraph(self, text: str, style: str = "") -> None:
         """Add text from anywhere, folded at the width."""
         text = flat(text)
-        wide = cell_len(text) > self.width
-        folded = Line(text).wrap(self.console, self.width) if wide else ()
-        for line in [one.plain for one in folded] if wide else [text]:
+        lines = [text]
+        if cell_len(text) > self.width:
+            lines = [one.plain for one in Line(text).wrap(self.console, self.width)]
+        for line in lines:
             self.line([(line, style)])
 
     def line(self, pieces: Iterable[tuple[str, str]]) -> None:

@@ -77,9 +77,7 @@ UNKNOWN = Cell(NONE, style="dim")
 def run_blocks(run: Run, *, folded: bool = True) -> list[Block]:
     """Return the whole document: the answer first, what to know about it last.
 
-    Args:
-        run: the document.
-        folded: whether the breakdown of every point, which is folded, is part of it.
+    Without ``folded`` the breakdown of every point, which is folded, is left out.
     """
     blocks: list[Block] = [Heading(run.headline, 1)]
     found = families(run)
@@ -450,12 +448,7 @@ def advice_blocks(advice: Iterable[Advice]) -> list[Block]:
 
 
 def notes_of(family: Family, *, named: bool = False) -> Notes:
-    """Return the notes on a family's points, equal ones together.
-
-    Args:
-        family: the points.
-        named: whether the family is named, where a document has several.
-    """
+    """Return the notes on a family's points; ``named`` where a document has several families."""
     notes = [
         Note(code, text, who, "warning" if code in CHANGING else "info")
         for who, code, text in family.notes
