@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from frameworktax.api import pick_device
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import check_known
 from frameworktax.records import Point
 from frameworktax.reproduce.rows import ROLES, axes_of
 from frameworktax.sweep.grid import expand
@@ -95,31 +95,22 @@ class StudyFile(_Table):
 
 def every_name() -> tuple[str, ...]:
     """Return the studies in the order of the paper: figures, tables, text, each by number."""
-    found = [entry.name.removesuffix(".toml") for entry in FOLDER.iterdir()]
-    split = sorted(name.partition("-") for name in found if "." not in name)
-    split.sort(key=lambda parts: (parts[0], int(parts[2] or 0)))
-    return tuple("".join(parts) for parts in split)
+
+    def place(name: str) -> tuple[str, int]:
+        kind, _, number = name.partition("-")
+        return kind, int(number or 0)
+
+    names = (entry.name.removesuffix(".toml") for entry in FOLDER.iterdir())
+    return tuple(sorted(names, key=place))
 
 
 @cache
 def load(name: str) -> StudyFile:
-    """Return a study.
-
-    Raises:
-        UsageError: there is none of this name.
-    """
-    known = every_name()
-    if name not in known:
-        hint = nearest(name, known) or ";"
-        raise UsageError(f"no study '{name}'{hint} choose from {', '.join(known)}, or all")
+    """Return the study of a name that there is."""
     text = FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return StudyFile.model_validate(tomllib.loads(text))
 
 
-SETTINGS: Mapping[Scale, Mapping[str, Any]] = {
-    "small": {"processes": 3, "until": "5%"},
-    "full": {"processes": 3, "until": "3%"},
-}
 SMALL_LIMIT_S = 1620.0
 """Wall time of every study together at the small scale, at most."""
 
@@ -130,8 +121,10 @@ def chosen(names: Sequence[str]) -> tuple[StudyFile, ...]:
     Raises:
         UsageError: there is no study of a name.
     """
-    wanted = every_name() if "all" in names else tuple(dict.fromkeys(names))
-    return tuple(load(name) for name in wanted)
+    known = every_name()
+    for name in names:
+        check_known("study", name, (*known, "all"))
+    return tuple(map(load, known if "all" in names else dict.fromkeys(names)))
 
 
 def default_scale() -> Scale:
@@ -152,7 +145,8 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
             data["runtimes"] = [part.get(name, name) for name in data["runtimes"]]
     measured = {name for data in points for name in data["models"]}  # a scale may leave models out
     settings: dict[str, Any] = {
-        **SETTINGS[scale],
+        "processes": 3,
+        "until": "5%" if scale == "small" else "3%",
         "name": ", ".join(study.name for study in studies)[:200],
         "together": _joined([set(names) & measured for s in studies for names in s.together]),
     }
