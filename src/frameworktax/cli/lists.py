@@ -60,7 +60,7 @@ def list_runtimes(as_json: AsJson = False, device: Device = "auto") -> None:
     from frameworktax.runtimes.base import Target
 
     target = Target(device=api.pick_device(device))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in runtimes.names():
         runtime = runtimes.get(name)
         reason = runtime.missing(target)
@@ -79,7 +79,7 @@ def list_runtimes(as_json: AsJson = False, device: Device = "auto") -> None:
         rows,
         as_json,
         ["runtime", "paradigm", f"on {target.device}"],
-        [[str(r["name"]), str(r["paradigm"]), str(r["reason"] or "available")] for r in rows],
+        [[r["name"], r["paradigm"], r["reason"] or "available"] for r in rows],
     )
 
 
@@ -93,16 +93,15 @@ def list_studies(as_json: AsJson = False) -> None:
     """
     from frameworktax.reproduce import studies
 
-    every = [studies.load(name) for name in studies.every_name()]
-    claims = [[claim.id for claim in study.claim] for study in every]
+    rows: list[dict[str, Any]] = [
+        {"name": study.name, "title": study.title, "claims": [claim.id for claim in study.claim]}
+        for study in map(studies.load, studies.every_name())
+    ]
     print_list(
-        [
-            {"name": s.name, "title": s.title, "claims": c}
-            for s, c in zip(every, claims, strict=True)
-        ],
+        rows,
         as_json,
         ["study", "title", "claims"],
-        [[s.name, s.title, ", ".join(c)] for s, c in zip(every, claims, strict=True)],
+        [[r["name"], r["title"], ", ".join(r["claims"])] for r in rows],
     )
 
 

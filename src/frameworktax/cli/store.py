@@ -24,11 +24,7 @@ SHOWN = 100
 
 
 @commands.command("list")
-def list_points(
-    store: Folder,
-    where: Conditions = None,
-    as_json: AsJson = False,
-) -> None:
+def list_points(store: Folder, where: Conditions = None, as_json: AsJson = False) -> None:
     """List the points of a store, one a line; of a large store the first ones.
 
     Example:
@@ -77,10 +73,7 @@ def _row(line: PointSummary) -> list[str]:
 
 
 @commands.command()
-def check(
-    store: Folder,
-    as_json: AsJson = False,
-) -> None:
+def check(store: Folder, as_json: AsJson = False) -> None:
     """Read every line of a store and report damage; exit code 1 if there is any.
 
     Example:
@@ -134,12 +127,7 @@ def export(
     store: Folder,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="File: .parquet or .csv.",
-            show_default=False,
-        ),
+        typer.Option("-o", "--output", help="File: .parquet or .csv.", show_default=False),
     ] = None,
     where: Conditions = None,
     to: Annotated[
@@ -159,20 +147,19 @@ def export(
     from frameworktax.report import export as reports
     from frameworktax.store.read import condition
 
-    if (output is None) == (to is None):
-        raise UsageError("name a file with -o, or a tracker with --to: one of the two")
     wanted = condition(where) if where else None
-    if output is None:
-        to = str(to)
+    if output is not None and to is None:
+        check_suffix(output, (".parquet", ".csv"))
+        check_writable(output)
+        results = api.read_store(store, wanted)
+        reports.write(results.run, output)
+        print(f"written: {output}, {len(results)} points")
+    elif to is not None and output is None:
         check_known("tracker", to, TRACKERS)
         results = api.read_store(store, wanted)
         print(f"logged to {to}: {len(results)} points in {TRACKERS[to](results.run)}")
-        return
-    check_suffix(output, (".parquet", ".csv"))
-    check_writable(None, output)
-    results = api.read_store(store, wanted)
-    reports.write(results.run, output)
-    print(f"written: {output}, {len(results)} points")
+    else:
+        raise UsageError("name a file with -o, or a tracker with --to: one of the two")
 
 
 def _say(lines: Iterable[str]) -> None:
