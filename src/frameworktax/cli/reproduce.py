@@ -52,15 +52,15 @@ def reproduce_command(
         check_known("scale", scale, SCALES)
     output = Output(json_file, report, quiet=quiet, verbose=verbose)
     from frameworktax.reproduce import figures, page
-    from frameworktax.reproduce.results import forecast, reproduce
-    from frameworktax.reproduce.studies import chosen, default_scale
+    from frameworktax.reproduce.results import reproduce
 
-    studies = chosen(names)
     if dry_run:
-        from frameworktax.sweep.plan import plan_blocks
+        from frameworktax.api import pick_device
+        from frameworktax.reproduce.studies import chosen, default_scale, study_data
+        from frameworktax.sweep.plan import plan_blocks, plan_sweep
 
         size: Any = scale or default_scale()
-        plan = forecast(studies, size, store)
+        plan = plan_sweep(study_data(chosen(names), size, pick_device("auto")), store=store)
         output.document(plan.as_data())
         output.line(f"at the {size} scale:")
         output.blocks(plan_blocks(plan))

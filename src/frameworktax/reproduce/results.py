@@ -35,7 +35,6 @@ from frameworktax.reproduce.studies import (
     planned_points,
     study_data,
 )
-from frameworktax.sweep.plan import SweepPlan, plan_sweep
 from frameworktax.sweep.run import sweep
 
 ACROSS = "figure-9"
@@ -47,12 +46,6 @@ Peaks = tuple[float | None, float | None]
 The two count differently (with or without tensor cores, half or single precision): machines are
 compared by one of them only.
 """
-
-
-def forecast(studies: Sequence[StudyFile], scale: Scale, folder: Path) -> SweepPlan:
-    """Return what there is to measure, and how long it will take."""
-    data = study_data(studies, scale, pick_device("auto"))
-    return plan_sweep(data, store=folder)
 
 
 def reproduce(
@@ -67,14 +60,9 @@ def reproduce(
 ) -> Reproduction:
     """Measure studies of the paper, as far as the store does not hold them, and judge its claims.
 
-    Args:
-        names: of studies; ``all`` for every one.
-        scale: full, the paper's sizes, or small; by default full where there is a GPU.
-        store: folder that keeps every sample; studies share it, and each point is measured once.
-        redraw: measure nothing.
-        time_budget: seconds for everything; that of the study files if left out.
-        reporter: gets progress.
-        command: recorded with each session.
+    Studies share the store, and each point is measured once. Left out, ``scale`` is full where
+    there is a GPU, and ``time_budget``, in seconds, that of the study files; ``redraw`` measures
+    nothing.
 
     Raises:
         UsageError: no such study.
