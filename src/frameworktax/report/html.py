@@ -173,27 +173,30 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
     return made
 
 
+def _names(family: Family) -> list[str]:
+    """Return the pictures of one family."""
+    return ["latency"] * (len(family.batches) > 1) + charts.bars(family)
+
+
 def _pictures(
     shown: Sequence[Family], points: Sequence[Measurement]
 ) -> dict[str, charts.Picture | int]:
     """Return the pictures by their places in the page; a number is one of the lines."""
-    found: dict[str, charts.Picture | int | None] = {}
+    found: dict[str, charts.Picture | int] = {}
     line = 0
     for i, family in enumerate(shown):
-        if len(family.batches) > 1:
-            found[f"latency-{i}"] = line
+        for name in _names(family):
+            found[f"{name}-{i}"] = line if name == "latency" else charts.BARS[name](family)
         line += bool(family.measured)
-        found |= {f"{name}-{i}": charts.BARS[name](family) for name in charts.bars(family)}
-    found["operations"] = charts.operations_chart(points)
-    return {name: picture for name, picture in found.items() if picture is not None}
+    operations = charts.operations_chart(points)
+    return found | ({"operations": operations} if operations else {})
 
 
 def _section(family: Family, number: int, before: Run | None) -> dict[str, Any]:
     """Return one family: its pictures, then the same numbers as tables."""
-    names = ["latency"] * (len(family.batches) > 1) + charts.bars(family)
     return {
         "title": family.title,
-        "charts": [(name, f"{name}-{number}") for name in names],
+        "charts": [(name, f"{name}-{number}") for name in _names(family)],
         "flames": flames(family, before),
         "opened": 1 if before is None else 2,
         "blocks": _family_blocks(family),

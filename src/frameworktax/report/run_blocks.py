@@ -64,9 +64,7 @@ from frameworktax.stats import within_one_process
 
 CHANGING = frozenset(WORDS["changing"])
 """Codes of a point's notes that change the answer, or how far it may be believed."""
-REUSED = "set-up-reused"
 ONE_PROCESS = "intervals are within one process: how processes differ is not in them"
-OUTSIDE_OPERATORS = "outside operators"
 PATH = 24
 """Width to which the path of a layer is cut at its head where space is short."""
 OUTPUTS: Mapping[str, tuple[str, str, str]] = WORDS["outputs"]
@@ -324,7 +322,7 @@ def operators(m: Measurement) -> Table:
         f"Operators: {m.runtime} at batch {m.workload.batch}, ms in a call",
         by_operator(m.layers)[:MOST],
         {
-            Column("operator"): lambda o: o.name or OUTSIDE_OPERATORS,
+            Column("operator"): lambda o: o.name or "outside operators",
             right("kernel"): lambda o: milliseconds(o.kernel_ns),
             right("tax"): lambda o: _estimate(o.tax_ns, milliseconds(o.tax_ns.value)),
             right("share of tax"): lambda o: percent(o.share),
@@ -403,7 +401,7 @@ def set_up(family: Family) -> Table:
         if m.setup_ns is None and not peak:
             continue
         was_set_up |= m.setup_ns is not None
-        reused = any(n.code == REUSED for n in m.notes)
+        reused = any(n.code == "set-up-reused" for n in m.notes)
         when = NONE if m.setup_ns is None else "earlier session" if reused else "this session"
         took = NONE if m.setup_ns is None else duration(m.setup_ns)
         rows.append((name, took, when, size_text(m.artifact_bytes), size_text(peak or None)))
