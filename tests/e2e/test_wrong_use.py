@@ -144,6 +144,12 @@ def test_an_unwritable_report_is_found_before_measuring(run, tmp_path):
     assert not (tmp_path / "frameworktax-results").exists()
 
 
+def test_a_page_of_the_paper_asks_for_what_draws_before_anything_is_measured(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    words = ("reproduce", "figure-1", "--redraw", "--store", "absent", "--report", "paper.md")
+    run(*words).refused("vl-convert-python")
+
+
 def test_no_store_to_report(run, tmp_path):
     run("report", "nowhere", "-o", "r.html").refused("nowhere")
     assert [path.name for path in tmp_path.iterdir()] == ["own.py"]

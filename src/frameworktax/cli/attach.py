@@ -13,7 +13,7 @@ from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output, console
 from frameworktax.cli.endings import ended_softly
 from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose
-from frameworktax.errors import check_suffix
+from frameworktax.errors import check_suffix, write_text
 from frameworktax.sweep.values import seconds
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def attach_command(
     if report is not None:
         write_page(report, found.headline, blocks)
     if output is not None:
-        output.write_text(collapsed(found), encoding="utf-8")
+        write_text(output, collapsed(found))
     out.blocks(blocks)
     # Ctrl-C is the way to end what has no duration.
     if came and (came[0] != signal.SIGINT or limit_s is not None):

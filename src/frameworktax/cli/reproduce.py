@@ -51,20 +51,24 @@ def reproduce_command(
     if scale is not None:
         check_known("scale", scale, SCALES)
     output = Output(json_file, report, quiet=quiet, verbose=verbose)
+    from frameworktax.report import vega
     from frameworktax.reproduce import figures, page
     from frameworktax.reproduce.results import reproduce
+    from frameworktax.reproduce.studies import chosen, default_scale, study_data
 
+    studies = chosen(names)
     if dry_run:
         from frameworktax.api import pick_device
-        from frameworktax.reproduce.studies import chosen, default_scale, study_data
         from frameworktax.sweep.plan import plan_blocks, plan_sweep
 
         size: Any = scale or default_scale()
-        plan = plan_sweep(study_data(chosen(names), size, pick_device("auto")), store=store)
+        plan = plan_sweep(study_data(studies, size, pick_device("auto")), store=store)
         output.document(plan.as_data())
         output.line(f"at the {size} scale:")
         output.blocks(plan_blocks(plan))
         return
+    if (report or out) and any(study.panel for study in studies):
+        vega.engine()  # refused now, and not after measuring
     asked = arguments(reproduce, given, command=sys.argv[1:])
     with output.measuring(store, f"Go on: {this_command()}") as view:
         found = reproduce(**asked, reporter=view)
