@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from frameworktax.analysis.estimates import scaled
 from frameworktax.analysis.where import (
     MOST,
     by_operator,
@@ -74,6 +75,15 @@ def test_the_rest_is_one_place():
     assert sum(one.share for one in found) == pytest.approx(1)
     found = where([layer(name, 100.0, name=name) for name in "abcdefghi"])
     assert (len(found), found[-1].name) == (MOST, "2 other places")
+
+
+def test_a_tax_that_noise_puts_below_zero_has_its_ends_in_order():
+    waits = replace(layer("a", 0.0, 100.0), bill_ns={"kernel": 102.0, "wait": -2.0})
+    found = layer_tax([waits, layer("b", 50.0)], "a")
+    assert found.tax_ns.value == -2.0
+    assert found.tax_ns.low == pytest.approx(-2.2) and found.tax_ns.high == pytest.approx(-1.8)
+    turned = scaled(Estimate(value=2.0, low=1.0, high=4.0), -0.5)
+    assert (turned.low, turned.value, turned.high) == (-2.0, -1.0, -0.5)
 
 
 def test_no_layers_no_places():

@@ -59,8 +59,9 @@ def one_minus(share: Estimate) -> Estimate:
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """Return the estimate times a positive constant."""
-    return estimate.at(estimate.value * factor, estimate.low * factor, estimate.high * factor)
+    """Return the estimate times a constant; one below zero exchanges its ends."""
+    low, high = sorted((estimate.low * factor, estimate.high * factor))
+    return estimate.at(estimate.value * factor, low, high)
 
 
 def shifted(estimate: Estimate, by: float) -> Estimate:
