@@ -182,12 +182,9 @@ class Output:
 
     @contextmanager
     def ending(self, store: Path, *then: str, partial: bool = False) -> Iterator[None]:
-        """After Ctrl-C say what to do and leave.
+        """After Ctrl-C say what to do ``then``, a step each, and leave.
 
-        Args:
-            store: that keeps what was measured.
-            then: what to do next, a step each.
-            partial: whether results that are not whole are delivered before.
+        With ``partial`` results that are not whole are delivered before.
         """
         try:
             with ends_once():

@@ -79,10 +79,7 @@ PARSERS: Mapping[str, Callable[[str, str], Any]] = {
 def arguments(call: Callable[..., Any], given: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Return the arguments of a call: the options named like its parameters, and more.
 
-    Args:
-        call: a function, or a record's class.
-        given: the options of a verb, by name, as they were typed.
-        more: what is no option, or is one in another form.
+    ``given`` has the options of a verb as they were typed, ``more`` what is none, or not as typed.
 
     Raises:
         UsageError: a text that is no such number, time or share.

@@ -174,7 +174,6 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
 
 
 def _names(family: Family) -> list[str]:
-    """Return the pictures of one family."""
     return ["latency"] * (len(family.batches) > 1) + charts.bars(family)
 
 
@@ -204,12 +203,10 @@ def _section(family: Family, number: int, before: Run | None) -> dict[str, Any]:
 
 
 def _family_blocks(family: Family) -> list[Block]:
-    """Return the tables of one family and its notes."""
     return [*run_blocks.result_blocks(family), run_blocks.notes_of(family)]
 
 
 def _beside(comparison: Comparison) -> list[Block]:
-    """Return two results side by side."""
     about = (
         f"Before: {flat(comparison.before)}. After: {flat(comparison.after)}. "
         "The rest of this page is of the side after."

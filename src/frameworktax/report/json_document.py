@@ -39,11 +39,7 @@ def text(document: Run | Comparison) -> str:
 
 
 def schema(document: type[Any] = Run) -> dict[str, Any]:
-    """Return the JSON Schema of a kind of document, its name and version fixed.
-
-    Args:
-        document: a dataclass whose fields ``schema`` and ``version`` have defaults.
-    """
+    """Return the JSON Schema of a kind of document, whose name and version are its defaults."""
     from pydantic import TypeAdapter
 
     described = TypeAdapter(document).json_schema()

@@ -41,11 +41,8 @@ def scripts_data(
 ) -> dict[str, Any]:
     """Return the data of a page.
 
-    Args:
-        run: what it shows.
-        points: those that pictures draw, in the order in which pictures number them.
-        lines: every line that can be drawn.
-        charts: place in the page → picture, or the number of a line.
+    ``points`` are in the order in which pictures number them, ``lines`` all that can be drawn;
+    ``charts``: place in the page → picture, or the number of a line.
     """
     drawn = {name: one if isinstance(one, int) else asdict(one) for name, one in charts.items()}
     runtimes = list(dict.fromkeys(m.runtime for m in points))

@@ -388,7 +388,7 @@ def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
     machines = _several(rows)
     free = {name: _free(part, mine) for name, mine in machines.items()}
     # By the first of two sources that knows them all: they count in different ways.
-    known = {name: r[0].at.get("peaks", (None, None)) for name, r in machines.items()}
+    known = {name: mine[0].at["peaks"] for name, mine in machines.items()}
     sources = [{name: both[source] for name, both in known.items()} for source in (0, 1)]
     peaks = next((found for found in sources if None not in found.values()), None)
     if peaks is None:
@@ -525,9 +525,8 @@ def advantage(
 def proxies(rows: Sequence[Row], where: Mapping[str, object]) -> list[dict[str, Any]]:
     """Return every proxy's rank correlation with latency, over all points and in each regime.
 
-    Returns:
-        Of each its ``proxy``, ``regime``, number of points ``n`` and ``rho``; null where it cannot
-        be computed, and ``reason`` says why.
+    Of each its ``proxy``, ``regime``, number of points ``n`` and ``rho``; null where it cannot be
+    computed, and ``reason`` says why.
     """
     chosen = [row for row in select(rows, where) if "latency" in row.numbers]
     found = []

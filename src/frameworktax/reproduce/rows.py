@@ -105,11 +105,9 @@ def values(rows: Iterable[Row], axis: str) -> list[Any]:
 def select(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
     """Return the rows that match.
 
-    Args:
-        rows: to choose from.
-        where: axis → value, list of values, or ``first`` or ``last``: the smallest or largest
-            value among the rows that match all the rest. ``panel`` names one of several drawings
-            of a figure that print the same point; rows without it match any.
+    ``where``: axis → value, list of values, or ``first`` or ``last``: the smallest or largest
+    value among the rows that match all the rest. ``panel`` names one of several drawings of a
+    figure that print the same point; rows without it match any.
     """
     ends = {axis: value for axis, value in where.items() if value in ("first", "last")}
     found = [
