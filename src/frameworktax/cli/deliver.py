@@ -209,11 +209,11 @@ def print_list(
     rows: Iterable[Sequence[str]],
 ) -> None:
     """Print what a list has: as data, or as a table."""
-    from frameworktax.report.render_terminal import print_rows
-
     if as_json:
         print(json.dumps(data, indent=1))
     else:
+        from frameworktax.report.render_terminal import print_rows
+
         print_rows(console(), head, rows)
 
 
