@@ -1,5 +1,6 @@
 """Input that means harm or is broken: one line and exit code 2, in little time and memory."""
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sample_records
+from rich.console import Console
 
 from frameworktax import cli, errors, records, store
 from frameworktax.cli.deliver import fail
@@ -18,8 +20,9 @@ from frameworktax.errors import ONE_LINE, UsageError, flat
 from frameworktax.explaining import explain
 from frameworktax.integrations import readers
 from frameworktax.measure.plan import MOST_PROCESSES, Plan
-from frameworktax.report.blocks import Heading, Item, Items, Note, Notes, Text, table
+from frameworktax.report.blocks import Cell, Heading, Item, Items, Note, Notes, Text, right, table
 from frameworktax.report.render_markdown import markdown
+from frameworktax.report.render_terminal import print_blocks
 from frameworktax.sweep import study
 
 STUDY = '[study]\nname = "s"\n[grid]\nmodels = ["mlp"]\n'
@@ -197,6 +200,14 @@ def test_no_escape_sequence_reaches_the_terminal(run, hostile_store, words):
     _, out, err = run(*words)
     assert "nameeman" in out or words[1] == "check" or "u202e" in out
     assert is_harmless(out) and is_harmless(err)
+
+
+def test_the_short_form_of_a_cell_drives_no_terminal_either():
+    out = io.StringIO()
+    long = table("", [right("name")], [[Cell("x" * 100, short=DRIVES)]])
+    print_blocks([long], Console(file=out, width=40))
+    assert flat(DRIVES) in out.getvalue()
+    assert is_harmless(out.getvalue())
 
 
 def test_no_committed_result_carries_one():

@@ -187,7 +187,7 @@ def _columns(block: Table, *, short: bool = False) -> list[_Printed]:
 def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> tuple[list[Pieces], int]:
     """Return a column's cells, texts, notes and tags below each other, and the width of tags."""
     parts = [
-        (flat(c.text), flat(c.note), flat(c.tag)) if not (short and c.short) else (c.short, "", "")
+        (_short(c), "", "") if short and c.short else (flat(c.text), flat(c.note), flat(c.tag))
         for c in cells
     ]
     widths = [max(map(len, column)) for column in zip(*parts, strict=True)] or [0, 0, 0]
@@ -208,6 +208,11 @@ def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> tuple[list[Pi
             pieces += [("  ", own), (tag, f"{own} {style}"), (" " * (widths[2] - len(tag)), own)]
         made.append(pieces)
     return made, widths[2] + 2 * bool(widths[2])
+
+
+def _short(cell: Cell) -> str:
+    # ours are set below each other by their spaces, which ``flat`` would take out
+    return cell.short if cell.short.isprintable() else flat(cell.short)
 
 
 def _bar(bar: Sequence[tuple[str, float]]) -> Pieces:
