@@ -108,6 +108,7 @@
     };
     let rows = [...columns.batch.keys()];
     let at = 0;
+    let sort = () => {};
     const head = ft.element("tr", {}, ...names.map((name) =>
       ft.element("th", { scope: "col", textContent: shown[name] })));
     const table = ft.element("table", {},
@@ -143,6 +144,7 @@
         const said = texts.map((name) => ft.cell(name, row) ?? "").join(" ").toLowerCase();
         return wanted.every((word) => said.includes(word));
       });
+      sort();
       at = 0;
       show();
     }
@@ -150,12 +152,13 @@
     headings(table, (i, down) => {
       const name = names[i];
       const key = (row) => ft.cell(name, row);
-      rows.sort((a, b) => {
+      sort = () => rows.sort((a, b) => {
         const [x, y] = [key(a), key(b)];
         if (x === null || y === null) return (x === null) - (y === null);
         const found = typeof x === "number" ? x - y : order.compare(x, y);
         return down ? -found : found;
       });
+      sort();
       at = 0;
       show();
     });
