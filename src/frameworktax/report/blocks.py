@@ -65,8 +65,8 @@ class Cell:
         tag: a word after both, in the style: a regime.
         short: instead of text, note and tag where the table would be wider than the page.
         exact: instead of text and note where there is room: the interval's ends.
-        bar: (name, share of the whole bar) of a stacked bar, drawn instead of the text; a share
-            below zero has no length.
+        bar: (line of ``BILL``, share of the whole bar) of a stacked bar, drawn instead of the text;
+            a share below zero has no length.
         link: where the text leads: a URL, or ``#`` and an anchor of the same page.
     """
 

@@ -218,10 +218,10 @@ def _short(cell: Cell) -> str:
 def _bar(bar: Sequence[tuple[str, float]]) -> Pieces:
     line, filled, upto = [], 0, 0.0
     for name, share in bar:
-        upto += max(share, 0.0)  # a part below zero has no length; it stands in the other table
-        end = min(BAR_WIDTH, round(BAR_WIDTH * upto))  # a part below zero lengthens the others
-        line.append((LETTERS.get(name, "?") * (end - filled), BAR_STYLES.get(name, "")))
-        filled = max(filled, end)
+        upto += max(share, 0.0)  # a part below zero has no length, and lengthens the others
+        end = min(BAR_WIDTH, round(BAR_WIDTH * upto))
+        line.append((LETTERS[name] * (end - filled), BAR_STYLES[name]))
+        filled = end
     return line
 
 
@@ -277,9 +277,8 @@ def _part(columns: Sequence[_Printed], page: _Page) -> None:
 
 def _key(block: Table, is_short: bool, page: _Page) -> None:
     """Add the letters of bars and short forms; no line is broken between sign and meaning."""
-    names = dict.fromkeys(name for row in block.rows for cell in row for name, _ in cell.bar)
-    order = [*BILL, *(name for name in names if name not in BILL)] if names else []
-    entries = [(LETTERS.get(n, "?"), label(n), BAR_STYLES.get(n, "")) for n in order if n in names]
+    names = {name for row in block.rows for cell in row for name, _ in cell.bar}
+    entries = [(LETTERS[name], label(name), BAR_STYLES[name]) for name in BILL if name in names]
     if is_short:
         entries += [(sign, meaning, "") for sign, meaning in block.key]
     line: Pieces = []
