@@ -50,8 +50,8 @@ class Family:
     @property
     def smallest(self) -> list[Measurement]:
         """Every runtime's point at the smallest batch that was measured, where it has one."""
-        first = self.batches[0]
-        return [self.at[name, first] for name in self.runtimes if (name, first) in self.at]
+        points = ((name, self.batches[0]) for name in self.runtimes)
+        return [self.at[point] for point in points if point in self.at]
 
     def curve(self, runtime: str) -> Curve | None:
         """Return the curve of a runtime."""
