@@ -196,9 +196,10 @@ def _outputs(family: Family, runtime: str) -> Cell:
     exact = next(parity_words(m.parity) for m in points if parity_mark(m) == mark)
     if len(set(marks.values())) == 1:
         return Cell(text, style=style, short=mark, exact=exact)
-    sizes = [str(batch) for batch, its in marks.items() if its == mark]
-    at = f" at batch {', '.join(sizes)}"
-    return Cell(text + at, style=style, short=f"{mark} {'/'.join(sizes)}", exact=exact + at)
+    batches = [str(batch) for batch, its in marks.items() if its == mark]
+    at = f"batch {', '.join(batches)}"
+    short = f"{mark} {'/'.join(batches)}"
+    return Cell(f"{text} at {at}", style=style, short=short, exact=f"{at}: {exact}")
 
 
 # --- where the time goes --------------------------------------------------------------------------
