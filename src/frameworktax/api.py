@@ -258,7 +258,7 @@ def run_plan(
     earlier: list[Record] = []
     damage: list[Note] = []
     asked = plan.points
-    if resume and folder.exists():
+    if resume and any(folder.glob("*.jsonl")):
         earlier, damage = store.read(folder)
         blocks = Counter((r.session, r.point) for r in earlier if isinstance(r, Block))
         timed = {point for (_, point), count in blocks.items() if count > 1}  # one has no latency

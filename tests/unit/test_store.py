@@ -125,6 +125,8 @@ def test_a_line_of_rubbish_costs_only_itself(tmp_path):
         {"latency_ns": None},
         {"latency_ns": []},
         {"latency_ns": [5, -1]},
+        {"latency_ns": [5, 0]},
+        {"pipelined_ns": 0},
         {"latency_ns": [10**400]},
         {"enqueue_ns": [1]},
         {"first_token_ns": [1, 1, 1]},
@@ -143,6 +145,19 @@ def test_wrong_types_are_no_record(tmp_path, change):
     path.write_text(path.read_text() + json.dumps(bad) + "\n")
     records, notes = store.read(tmp_path)
     assert records == RECORDS
+    assert [n.code for n in notes] == ["bad-line"]
+
+
+@pytest.mark.parametrize("record", ["attribution", "calibration"])
+def test_what_would_be_divided_by_zero_is_no_record(tmp_path, record):
+    path = fill(tmp_path)
+    found = {"record": record, "session": "s1", "point": "p", "process": 0, "round": 7}
+    found |= {"method": "perf-event", "calls": 1, "wall_ns": 1, "latency_ns": 1}
+    found |= {"latency_ns": [1]} if record == "calibration" else {}
+    zero = {"calls": 0, "latency_ns": [0]} if record == "calibration" else {"calls": 0}
+    path.write_text(path.read_text() + json.dumps(found) + "\n" + json.dumps(found | zero) + "\n")
+    records, notes = store.read(tmp_path)
+    assert [one.kind for one in records[len(RECORDS) :]] == [record]
     assert [n.code for n in notes] == ["bad-line"]
 
 

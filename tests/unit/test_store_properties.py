@@ -28,7 +28,7 @@ HEADER = json.dumps(store.HEADER, separators=(",", ":"))
 NASTY = st.text(max_size=12) | st.sampled_from(
     [HEADER, '{"record":"block"', "\n", "\u2028", '"', "\\", "{}", "\x00"]
 )
-TIMES = st.lists(st.integers(0, 2**53), min_size=1, max_size=4).map(tuple)
+TIMES = st.lists(st.integers(1, 2**53), min_size=1, max_size=4).map(tuple)
 COUNTS = st.integers(0, 3)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -51,7 +51,7 @@ def records(session: str):
             process=COUNTS,
             round=COUNTS,
             latency_ns=TIMES,
-            pipelined_ns=COUNTS,
+            pipelined_ns=st.integers(1, 3),
             pipelined_calls=COUNTS,
             cpu_ns=COUNTS,
             enqueue_ns=st.none() | TIMES,
@@ -73,7 +73,7 @@ def records(session: str):
             point=NASTY,
             process=COUNTS,
             method=NASTY,
-            calls=COUNTS,
+            calls=st.integers(1, 3),
             wall_ns=COUNTS,
             latency_ns=COUNTS,
             samples=st.lists(st.dictionaries(NASTY, COUNTS, max_size=2), max_size=2).map(tuple),

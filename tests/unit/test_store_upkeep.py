@@ -154,7 +154,7 @@ def test_two_writers_share_a_store(tmp_path):
     with store.Writer(tmp_path, "a") as one, store.Writer(tmp_path, "b") as other:
         for i in range(5):
             for writer, session in ((one, "a"), (other, "b")):
-                writer.write(Calibration(session=session, round=i, latency_ns=(i,)))
+                writer.write(Calibration(session=session, round=i, latency_ns=(i + 1,)))
     records, notes = store.read(tmp_path)
     assert sorted((r.session, r.round) for r in records) == [(s, i) for s in "ab" for i in range(5)]
     assert notes == []

@@ -118,7 +118,7 @@ class Rounds:
         """Return the runs whose process lives, by what is compared with one another."""
         found: dict[schedule.Group, Runs] = defaultdict(list)
         for series in list(self._series):
-            for run in series.runs.values():
+            for run in list(series.runs.values()):
                 if run.worker is not None and not series.is_beside:
                     found[schedule.group_of(series, run.batch)].append(run)
         return list(found.values())

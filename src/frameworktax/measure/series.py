@@ -181,11 +181,15 @@ class Series:
     @property
     def measured(self) -> list[int]:
         """The batch sizes that have a value, in order."""
-        return sorted({run.batch for run in self.runs.values() if run.medians})
+        return sorted({run.batch for run in self._timed()})
 
     def medians(self, batch: int) -> list[list[float]]:
         """Return the block medians of a batch size, see ``PointRun.of_point``."""
-        return [run.medians for run in self.runs.values() if run.batch == batch and run.medians]
+        return [run.medians for run in self._timed() if run.batch == batch]
+
+    def _timed(self) -> list[PointRun]:
+        runs = list(self.runs.values())  # other threads add to them
+        return [run for run in runs if run.medians]
 
     def processes(self, wanted: int) -> int:
         """How many processes measure it: a twin, a bare reference and the floor need only one."""

@@ -325,10 +325,9 @@ class MeasuringSession:
                 chosen[process, series].append(batch)
         self._await(
             [
-                self._pool.submit(self._setup.bind, series, process, batch)
+                self._pool.submit(self._bind_all, series, process, chosen[process, series])
                 for process in processes
                 for series in self._turns(process)
-                for batch in chosen[process, series]
             ]
         )
         self._reporter.phase("measuring")
@@ -344,7 +343,7 @@ class MeasuringSession:
     def _write_outcomes(self) -> None:
         left_behind = self._left_behind()
         for series in self._series:
-            for run in series.runs.values():
+            for run in list(series.runs.values()):  # set-up may still add some
                 if run.medians:  # what was warmed up and not timed was not reached
                     run.notes += [note for note in left_behind if note not in run.notes]
                     self._recorder.outcome(series, run.batch, run.process, None, run)
@@ -375,7 +374,8 @@ class MeasuringSession:
         for series in self._series:
             if series.dead is None:
                 variables = self._variables(series.runtime.variables())
-                self._templates.get(variables, series.libraries)
+                with contextlib.suppress(OSError):  # a process that needs it says why it cannot be
+                    self._templates.get(variables, series.libraries)
 
     def _variables(self, further: Mapping[str, str]) -> dict[str, str]:
         return {**os.environ, **host.worker_environment(self._threads), **further}

@@ -24,6 +24,7 @@ from frameworktax.records import (
     RECORDS,
     STORE_SCHEMA,
     STORE_VERSION,
+    Attribution,
     Block,
     Calibration,
     Note,
@@ -83,6 +84,9 @@ def decode(hint: Any, value: Any) -> Any:
 _Time = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_NS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 _Times = Annotated[list[_Time], msgspec.Meta(min_length=1)]
+_Span = Annotated[int, msgspec.Meta(gt=0, le=LONGEST_NS)]
+"""What is divided by."""
+_Spans = Annotated[list[_Span], msgspec.Meta(min_length=1)]
 
 
 class CompactBlock(msgspec.Struct, kw_only=True, gc=False):
@@ -93,8 +97,8 @@ class CompactBlock(msgspec.Struct, kw_only=True, gc=False):
     point: str
     process: _Count
     round: _Count
-    latency_ns: _Times
-    pipelined_ns: _Time
+    latency_ns: _Spans
+    pipelined_ns: _Span
     pipelined_calls: _Count
     cpu_ns: _Time
     enqueue_ns: _Times | None = None
@@ -103,7 +107,11 @@ class CompactBlock(msgspec.Struct, kw_only=True, gc=False):
 
 class _Calibration(msgspec.Struct):
     round: _Count
-    latency_ns: _Times
+    latency_ns: _Spans
+
+
+class _Attribution(msgspec.Struct):
+    calls: _Span
 
 
 _COMPACT_BLOCK = msgspec.json.Decoder(CompactBlock).decode
@@ -124,6 +132,7 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 _CHECKS: dict[str, Callable[[bytes], Any]] = {
     Block.kind: compact_block,
     Calibration.kind: msgspec.json.Decoder(_Calibration).decode,
+    Attribution.kind: msgspec.json.Decoder(_Attribution).decode,
 }
 """Kind → what raises one of ``NOT_A_RECORD`` for numbers of the right type that cannot be."""
 
