@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -241,6 +242,26 @@ def test_schema_names_the_document_and_its_fields():
 def test_a_bad_document_is_one_line(tmp_path, text, said):
     path = tmp_path / "bad.json"
     path.write_text(text)
+    with pytest.raises(StoreError, match=re.escape(said)) as caught:
+        json_document.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d["measurements"][0]["latency_ns"].update(value=math.nan), "NaN was never"),
+        (lambda d: d["measurements"][0]["latency_ns"].update(high=1e31), "1e+31 was never"),
+        (lambda d: d["measurements"][0].update(flops=10**40), "was never measured"),
+        (lambda d: d["measurements"][0]["latency_ns"].update(value=0), ": a size, the threads"),
+        (lambda d: d["measurements"][0]["workload"].update(batch=-1), ": a size, the threads"),
+        (lambda d: d.update(trace={"x": 1}), "KeyError: 'steps'"),
+    ],
+)
+def test_a_document_of_what_cannot_be_is_refused_in_one_line(run, tmp_path, change, said):
+    document, path = json.loads(json_document.text(run)), tmp_path / "changed.json"
+    change(document)
+    path.write_text(json.dumps(document))
     with pytest.raises(StoreError, match=re.escape(said)) as caught:
         json_document.load(path)
     assert "\n" not in str(caught.value)

@@ -161,6 +161,18 @@ def test_what_would_be_divided_by_zero_is_no_record(tmp_path, record):
     assert [n.code for n in notes] == ["bad-line"]
 
 
+def test_a_batch_of_no_samples_is_no_point(tmp_path):
+    path = fill(tmp_path)
+    (subject,) = (to_json(one) for one in RECORDS if isinstance(one, Subject))
+    for batch in (0, -1):
+        changed = json.loads(json.dumps(subject))
+        changed["point"]["workload"]["batch"] = batch
+        path.write_text(path.read_text() + json.dumps(changed) + "\n")
+    records, notes = store.read(tmp_path)
+    assert records == RECORDS
+    assert [n.code for n in notes] == ["bad-line"]
+
+
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     path = fill(tmp_path)
     monkeypatch.setattr(store.shards, "LINE_BYTES", 100_000)

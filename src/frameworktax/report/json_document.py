@@ -6,12 +6,19 @@ import json
 import math
 from array import array
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from frameworktax.analysis.compare.comparison import Comparison
-from frameworktax.errors import StoreError
+from frameworktax.errors import StoreError, one_line
 from frameworktax.records import RUN_SCHEMA, RUN_VERSION, Run
+from frameworktax.report.trace_blocks import trace_blocks
+
+MOST = 1e30
+"""More than any time in ns, size in bytes or count in a document."""
+SIZES = ("batch", "length", "image_size", "width", "depth")
+"""Of a workload."""
 
 
 def dump(document: Any) -> dict[str, Any]:
@@ -62,7 +69,12 @@ def load(path: Path) -> Run:
             the wrong type; names the first such field.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(
+            path.read_text(encoding="utf-8"),
+            parse_int=partial(_measured, int),
+            parse_float=partial(_measured, float),
+            parse_constant=partial(_measured, float),
+        )
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, no JSON, brackets without end
@@ -72,11 +84,19 @@ def load(path: Path) -> Run:
     return parse(data, str(path))
 
 
+def _measured(kind: type[float], text: str) -> float:
+    """Return a number, or raise ValueError where sums and products of such would not be finite."""
+    value = kind(text)
+    if not abs(value) < MOST:
+        raise ValueError(f"{text[:20]} was never measured")
+    return value
+
+
 def parse(data: Any, path: str) -> Run:
     """Return plain JSON data as a document; ``path`` says where it came from.
 
     Raises:
-        StoreError: another schema or version, or a field has the wrong type.
+        StoreError: another schema or version, or a field has the wrong type or cannot be.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -89,8 +109,20 @@ def parse(data: Any, path: str) -> Run:
             "use the one that wrote it"
         )
     try:
-        return TypeAdapter(Run).validate_python(data)
+        run = TypeAdapter(Run).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise StoreError(f"{path}: {where}: {first['msg']}; write it again with --json") from error
+    for m in run.measurements:
+        sizes = (getattr(m.workload, name) for name in SIZES)
+        latency = m.latency_ns.value if m.latency_ns is not None else None
+        if not all(n is None or n > 0 for n in (m.threads, latency, *sizes)):
+            text = f"{m.runtime}: a size, the threads or the latency are not above zero"
+            raise StoreError(f"{path}: {text}; write it again with --json")
+    try:
+        trace_blocks(run.trace)  # its parts have no types
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        text = f"the trace in it is none of this tool's ({one_line(error)})"
+        raise StoreError(f"{path}: {text}; write it again with --json") from error
+    return run

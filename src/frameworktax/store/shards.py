@@ -27,8 +27,10 @@ from frameworktax.records import (
     Attribution,
     Block,
     Calibration,
+    LeftOut,
     Note,
     Record,
+    Subject,
 )
 from frameworktax.store.write import HEADER, SUFFIX
 
@@ -114,6 +116,18 @@ class _Attribution(msgspec.Struct):
     calls: _Span
 
 
+class _Workload(msgspec.Struct):
+    batch: _Span
+
+
+class _Point(msgspec.Struct):
+    workload: _Workload
+
+
+class _Pointed(msgspec.Struct):
+    point: _Point
+
+
 _COMPACT_BLOCK = msgspec.json.Decoder(CompactBlock).decode
 
 
@@ -133,6 +147,8 @@ _CHECKS: dict[str, Callable[[bytes], Any]] = {
     Block.kind: compact_block,
     Calibration.kind: msgspec.json.Decoder(_Calibration).decode,
     Attribution.kind: msgspec.json.Decoder(_Attribution).decode,
+    Subject.kind: msgspec.json.Decoder(_Pointed).decode,
+    LeftOut.kind: msgspec.json.Decoder(_Pointed).decode,
 }
 """Kind → what raises one of ``NOT_A_RECORD`` for numbers of the right type that cannot be."""
 
