@@ -558,31 +558,36 @@ def test_a_session_on_another_card_or_driver_is_not_taken(tmp_path, monkeypatch)
     assert taken == ["taken", None, None]
 
 
+class Delivers:
+    """A delivery in which nothing fails."""
+
+    manifest, measured = None, ()
+
+    def __init__(self, *_):
+        self.failures = {}
+
+    def make(self, decided):
+        pass
+
+    def points(self):
+        return ()
+
+    def confirm(self, proof):
+        return proof
+
+    def finish(self, proof):
+        pass
+
+
 def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
     tmp_path, monkeypatch
 ):
-    class AtFourNone:
+    class AtFourNone(Delivers):
         """A delivery in which whatever serves batch 4 fails."""
-
-        manifest = None
-
-        def __init__(self, *_):
-            self.failures = {}
 
         def make(self, decided):
             winners = [(one.workload, one.runtime) for one in decided if one.won]
             self.failures = {key: "differs" for key in winners if key[0] == W4}
-
-        measured = ()
-
-        def points(self):
-            return ()
-
-        def confirm(self, proof):
-            return proof
-
-        def finish(self, proof):
-            pass
 
     monkeypatch.setattr(run, "Delivery", AtFourNone)
     monkeypatch.setattr(run, "_measured", lambda *_, **__: None)
@@ -605,17 +610,6 @@ def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
 
 
 def test_who_left_after_the_heats_comes_back_where_all_finalists_fail(tmp_path, monkeypatch):
-    class Delivers:
-        manifest, failures, measured = None, {}, ()
-
-        def __init__(self, *_):
-            pass
-
-        make = confirm = finish = __init__
-
-        def points(self):
-            return ()
-
     monkeypatch.setattr(run, "Delivery", Delivers)
     monkeypatch.setattr(run, "_measured", lambda *_, **__: None)
     heats = race.after_heats(raced(measured("openvino", 10), measured("torchscript", 40)))
@@ -626,28 +620,16 @@ def test_who_left_after_the_heats_comes_back_where_all_finalists_fail(tmp_path, 
 
 
 def test_a_shape_that_fails_in_the_last_attempt_takes_no_other_with_it(tmp_path, monkeypatch):
-    class Late:
+    class Late(Delivers):
         """A delivery in which batch 4 fails, and in the last attempt batch 1."""
 
-        manifest, measured, attempts = None, (), 0
-
-        def __init__(self, *_):
-            self.failures = {}
+        attempts = 0
 
         def make(self, decided):
             self.attempts += 1
             failing = W4 if self.attempts < run.ATTEMPTS else W1
             winners = [(one.workload, one.runtime) for one in decided if one.won]
             self.failures = {key: "differs" for key in winners if key[0] == failing}
-
-        def points(self):
-            return ()
-
-        def confirm(self, proof):
-            return proof
-
-        def finish(self, proof):
-            pass
 
     monkeypatch.setattr(run, "Delivery", Late)
     monkeypatch.setattr(run, "_measured", lambda *_, **__: None)

@@ -185,7 +185,7 @@ def _cgroup_folders(root: Path, controller: str) -> list[str]:
 def cgroup_memory_bytes(root: Path = ROOT) -> tuple[int, int] | None:
     """Return (limit, bytes left under it) of the tightest memory cgroup; None without a limit.
 
-    Pages of files that nobody uses are left: the kernel gives them up first.
+    Pages of files that are not in use count as left: the kernel gives them up first.
     """
     found = []
     for folder in _cgroup_folders(root, "memory"):

@@ -95,7 +95,7 @@ class Series:
         bound: what is warm in a process that lives, timed or not yet, likewise.
         failed: batch sizes that cannot be called.
         call_ns: of one call, by batch size.
-        begun_ns: when it was started, on the monotonic clock, by process.
+        begun_ns: when process 0 was started, on the monotonic clock.
         load_ns: by process.
         dead: status and reason once nothing more can come from it.
     """
@@ -113,7 +113,7 @@ class Series:
     bound: dict[tuple[int, int], PointRun] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     call_ns: dict[int, int] = field(default_factory=dict)
-    begun_ns: dict[int, int] = field(default_factory=dict)
+    begun_ns: int = 0
     load_ns: dict[int, int] = field(default_factory=dict)
     setup_ns: int | None = None
     artifact_bytes: int | None = None
@@ -200,7 +200,8 @@ class Series:
         label, variables = f"{self.label}, process {process}", self.runtime.variables()
         for batch in self.points:  # whatever was bound went with the process before
             self.bound.pop((batch, process), None)
-        self.begun_ns[process] = time.monotonic_ns()
+        if not process:
+            self.begun_ns = time.monotonic_ns()
         worker = self.workers[process] = spawn(label, variables, self.libraries)
         loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
         begins = [note.text for note in loaded.notes if note.code == BEGINS_OTHERS]

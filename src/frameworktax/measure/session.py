@@ -296,7 +296,7 @@ class MeasuringSession:
         process 1 that of process 0, where it begins with what is ready; 2 and 3 one that this
         session draws, and so on.
         """
-        order = sorted(self._series, key=lambda one: one.begun_ns.get(0, 0))
+        order = sorted(self._series, key=lambda one: one.begun_ns)
         if process > 1:
             random.Random(f"{self._recorder.session} {process // 2}").shuffle(order)
         return order[::-1] if process % 2 else order

@@ -186,7 +186,7 @@ class Optimized:
         manifest: of the deployment.
         candidates: every runtime at every shape, with why it lost.
         undeliverable: (runtime, why it did not race).
-        final: the document of the final.
+        final: the document of all stages.
     """
 
     folder: Path | None = None
@@ -269,7 +269,8 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         coarse = {"processes": 1, "until": COARSE, "precise_s": heats_s}
         stages.append(_race(asked, pairs, left_s - heats_s, reporter, **coarse))
         left_s = max(left_s - seconds(stages[-1]), heats_s)
-        found = race.after_heats(race.candidates(pairs, *_together(asked, stages)), asked.aim)
+        together, starts = _together(asked, stages)
+        found = race.after_heats(race.candidates(pairs, together, starts), asked.aim)
         pairs = [(one.workload, one.runtime) for one in found if one.is_in]
         found = [one for one in found if not one.is_in]
     if pairs:
@@ -279,15 +280,17 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
             say(f"final, {shape_name(shape)}: {names_left}")
         stages.append(_race(asked, pairs, SHARES[1] * left_s, reporter))
         left_s -= seconds(stages[-1])
-        found += race.candidates(pairs, *_together(asked, stages))
+        together, starts = _together(asked, stages)
+        found += race.candidates(pairs, together, starts)
         found = race.after_final(found, asked.aim)
     if asked.aim == "latency" and left_s > 0 and (pairs := race.undecided(found)):
         say(f"run-off: {', '.join(f'{shape_name(w)} {name}' for w, name in pairs)}")
         stages.append(_race(asked, pairs, left_s, reporter, processes=MORE * asked.processes))
         found = [one for one in found if (one.workload, one.runtime) not in pairs]
-        found += race.candidates(pairs, *_together(asked, stages))
+        together, starts = _together(asked, stages)
+        found += race.candidates(pairs, together, starts)
         found = race.after_final(found)
-    return _deliver(asked, _together(asked, stages)[0], found, tuple(undeliverable), reporter)
+    return _deliver(asked, together, found, tuple(undeliverable), reporter)
 
 
 def deliverable(

@@ -219,6 +219,8 @@ class Export(Artifact):
                 write(wanted, self.folder / f"model.{suffix}")
                 return dict.fromkeys(wanted, f"model.{suffix}")
             except Exception as error:  # noqa: BLE001 - exporters raise anything; the note says it
+                for left in self.folder.glob("model.*"):  # weights beside it too
+                    left.unlink()
                 text = f"exported once for each batch size, a dynamic one fails: {one_line(error)}"
                 self.notes.append(("exported-per-batch", text))
         files = {batch: f"model-{batch}.{suffix}" for batch in wanted}
