@@ -1,6 +1,6 @@
 """What `optimize` delivers over six models, and whether each delivery is worth its place.
 
-    python benchmarks/refund.py [--quick] [--only lstm,recommender] [--out FILE] [--page]
+    python benchmarks/refund.py [--quick] [--only lstm,recommender] [--out FILE] [--page] [--judge]
     python benchmarks/refund.py --dispatch deploy
 
 A cell is a model at a batch size and a length. After the race one more session measures, in turn:
@@ -11,13 +11,14 @@ the delivered callable takes at most 2 % longer than the best candidate and less
 the grid it is faster than any one runtime used everywhere, eager where that one failed. Two
 processes of one engine differ by several percent. So where the best candidate, or the runtime used
 everywhere, is what was delivered, both calls are timed over one engine as well, in turn in one
-process: that ratio decides, unless the one between processes proves a loss. Beside them, without
-a target: the engine's own call, and at the smallest shape ONNX Runtime with what Olive's automatic
-optimiser makes of the model. Last: in fresh processes time and memory until the first answer,
-delivered and eager.
+process. The ratio with the narrower interval decides, unless the other proves a loss. Beside them,
+without a target: the engine's own call, and at the smallest shape ONNX Runtime with what Olive's
+automatic optimiser makes of the model. Last: in fresh processes time and memory until the first
+answer, delivered and eager.
 
 A run that was killed goes on after its last whole model. ``--page`` writes docs/results/refund.md
-of the results there are; ``--dispatch`` shows the cost of a call of any deployment.
+of the results there are, ``--judge`` judges them anew, ``--dispatch`` shows the cost of a call of
+any deployment.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ Row = dict[str, Any]
 def main() -> int:
     parser = options(str(__doc__).partition("\n")[0])
     parser.add_argument("--page", action="store_true", help="draw the page again, measure nothing")
+    parser.add_argument("--judge", action="store_true", help="judge the committed results anew")
     parser.add_argument("--dispatch", type=Path, metavar="FOLDER", help="the cost of its call")
     parser.add_argument("--calls", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--pair", nargs=2, type=Path, help=argparse.SUPPRESS)
@@ -150,10 +152,16 @@ def main() -> int:
         print(json.dumps(pair(*given.pair)))
         return 0
     estimate = QUICK_ESTIMATE_S if given.quick else ESTIMATE_S
+    kept = json.loads((given.out or RESULTS / "refund.json").read_text()) if given.judge else {}
     benchmark = Bench("refund", given, [estimate] * len(MODELS), resume=True)
+    if given.judge:
+        benchmark.data = {**kept, "checks": []}
     cells: list[Row] = []
     for name in MODELS:
-        found = benchmark.part(name, name, lambda name=name: optimized(name, quick=given.quick))
+        if given.judge:
+            found = kept["parts"].get(name)
+        else:
+            found = benchmark.part(name, name, lambda name=name: optimized(name, quick=given.quick))
         if found is None:
             continue
         cells += found["cells"]
@@ -167,6 +175,9 @@ def main() -> int:
             shown = f"{one['seconds']:.1f} s, {one['bytes'] / 1e6:.0f} MB"
             benchmark.row(f"{name}, first answer, {what}", shown)
     everywhere(benchmark, cells)
+    if given.judge:
+        benchmark.save()
+        return 0
     return benchmark.finish()
 
 
@@ -502,19 +513,24 @@ def judge(benchmark: Bench, what: str, cell: Row) -> None:
         if ratio is None:
             benchmark.check(label, None, "not measured", target, False)
             continue
-        value, low, high = ratio
+        value, _, high = ratio
         same = same_engine(cell, name or "")
         told = times(ratio) + (f", over one engine {times(same)}" if same else "")
-        lowest = same[1] if same and high >= least_ratio else low
-        verdict = (
-            "holds" if lowest >= least_ratio else "fails" if high < least_ratio else "undecided"
-        )
+        lowest, highest = narrower(ratio, same)[1], min(high, (same or ratio)[2])
+        verdict = "fails" if highest < least_ratio else "undecided"
+        if verdict != "fails" and lowest >= least_ratio:
+            verdict = "holds"
         benchmark.check(label, value, f"{told}: {verdict}", target, verdict == "holds")
 
 
 def times(ratio: list[float]) -> str:
     value, low, high = ratio
     return f"{value:.3f} × as fast ({low:.3f} to {high:.3f})"
+
+
+def narrower(one: list[float], other: list[float] | None) -> list[float]:
+    """Return the ratio with the narrower interval."""
+    return min((one, other or one), key=lambda ratio: ratio[2] / ratio[1])
 
 
 def same_engine(cell: Row, name: str) -> list[float] | None:
@@ -544,7 +560,8 @@ def everywhere(benchmark: Bench, cells: list[Row]) -> None:
         for cell in cells:
             name = runtimes.deployed(cell["runtime"] or REFERENCE if against == OWN else against)
             same = same_engine(cell, name) if against != OWN else None
-            ratios.append(same or cell["over"].get(name) or cell["over"].get(REFERENCE))
+            ratio = cell["over"].get(name) or cell["over"].get(REFERENCE)
+            ratios.append(narrower(ratio, same) if ratio else same)
         logs = [[math.log(x) for x in ratio] for ratio in ratios if ratio]
         if not logs:
             continue
