@@ -86,6 +86,21 @@ def test_what_a_step_adds_and_what_it_gives_alone(found):
     assert autograd.alone == autograd.added
 
 
+def test_a_pair_that_is_a_step_added_alone_and_in_total_counts_once(monkeypatch):
+    counted, moderate = [], steps.moderate
+    monkeypatch.setattr(steps, "moderate", lambda given: counted.extend(given) or moderate(given))
+    pairs = set()
+    for one in build(records()).steps:
+        for effect_, point in (
+            (one.added, one.rung.point),
+            (one.total, one.rung.point),
+            (one.alone, one.rung.alone),
+        ):
+            if effect_ is not None:
+                pairs.add((effect_.against, point))
+    assert len(counted) == len(pairs)
+
+
 def test_paired_differences_hold_no_drift_that_both_sides_share(found):
     # every block of a process and round is off by one factor on both sides
     ratio = step(found, "no-autograd").added.ratio

@@ -292,7 +292,8 @@ def findings(root, refused=None, load=QUIET, which=str, processes=lambda: None, 
     return {check.code: check for check in checks}
 
 
-def test_a_good_machine_has_no_warning(tree):
+def test_a_good_machine_has_no_warning(tree, monkeypatch):
+    monkeypatch.setattr(machine, "missing_compiler", lambda which: None)  # with Python's headers
     checks = findings(tree(MEMINFO)).values()
     assert {check.code for check in checks if check.status != "ok"} == set()
     assert {check.remedy for check in checks} == {""}

@@ -15,8 +15,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import tables
 from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, WorkerError
+from frameworktax.host import machine
 from frameworktax.records import Workload
-from frameworktax.runtimes import artifacts, torch_common
+from frameworktax.runtimes import artifacts
 from frameworktax.runtimes.base import Runtime, Target
 
 
@@ -135,17 +136,12 @@ def test_cpu_engines_refuse_cuda(name: str) -> None:
 
 def test_missing_compiler_says_what_to_install(monkeypatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(torch_common.shutil, "which", lambda name: None)
-    assert torch_common.missing_compiler() == (
-        "no C++ compiler; install g++ (apt install g++) or set CXX"
-    )
-    monkeypatch.setattr(
-        torch_common.shutil, "which", lambda name: "/usr/bin/x" if name == "clang++" else None
-    )
-    assert torch_common.compiler() == "clang++"
+    lacking = ("no C++ compiler", "install g++ (apt install g++) or set CXX")
+    assert machine.missing_compiler(lambda name: None) == lacking
+    assert machine.missing_compiler({"c++": "/usr/bin/c++"}.get) == lacking  # Inductor's are others
+    assert machine.compiler({"clang++": "/usr/bin/clang++"}.get) == "clang++"
     monkeypatch.setenv("CXX", "my-compiler")
-    monkeypatch.setattr(torch_common.shutil, "which", lambda name: "/usr/bin/x")
-    assert torch_common.compiler() == "my-compiler"
+    assert machine.compiler(lambda name: f"/usr/bin/{name}") == "my-compiler"
 
 
 def test_artifact_is_whole_or_not_there(tmp_path) -> None:

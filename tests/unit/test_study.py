@@ -181,6 +181,8 @@ def test_a_byte_order_mark_is_no_part_of_a_study(study):
 
 def test_no_points(study):
     assert "holds no point" in refused(study, "[study]\n")
+    everything = refused(study, '[grid]\nmodels="mlp"\n[[exclude]]\nmodels="mlp"\n')
+    assert "[[exclude]] leaves no point" in everything
     assert "points; " in refused(
         study, f'[grid]\nmodels="mlp"\nbatch={list(range(1, 9999))}\nwidth={list(range(1, 99))}'
     )

@@ -208,15 +208,14 @@ def _steps(
 def _effects(
     pairs: Mapping[tuple[str, str], tuple[str, Measurement, Measurement]],
 ) -> dict[tuple[str, str], Effect]:
-    contrasts = {
-        key: contrast
-        for key, (_, before, after) in pairs.items()
-        if (contrast := paired(blocks(before), blocks(after))) is not None
-    }
+    contrasts = {}
+    for _, before, after in pairs.values():  # the first step is added, alone and total in one
+        if (contrast := paired(blocks(before), blocks(after))) is not None:
+            contrasts[before.point, after.point] = contrast
     shared = map(ratio, moderate(list(contrasts.values())))
     ratios = dict(zip(contrasts, shared, strict=True))
     return {
-        key: effect(against, before, after, ratios.get(key))
+        key: effect(against, before, after, ratios.get((before.point, after.point)))
         for key, (against, before, after) in pairs.items()
     }
 

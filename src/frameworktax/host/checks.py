@@ -124,13 +124,11 @@ def _sampler(found: Environment, refused: str | None, root: Path) -> Check:
 
 
 def _software(found: Environment, which: Callable[[str], str | None]) -> Iterator[Check]:
-    compiler = next((name for name in ("g++", "clang++", "c++") if which(name)), None)
-    if compiler:
-        yield Check("compiler", "ok", compiler)
+    if lacking := machine.missing_compiler(which):
+        text = f"{lacking[0]}: inductor and aot-inductor cannot run"
+        yield Check("compiler", "missing", text, lacking[1])
     else:
-        text = "no C++ compiler: inductor and aot-inductor cannot run"
-        remedy = "install g++ (Debian, Ubuntu: sudo apt install g++)"
-        yield Check("compiler", "missing", text, remedy)
+        yield Check("compiler", "ok", machine.compiler(which) or "")
     for name, extra in EXTRAS.items():
         version = found.libraries.get(name)
         if name == "onnxruntime" and version is None:

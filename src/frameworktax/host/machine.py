@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -221,3 +223,18 @@ def memory_available_bytes(root: Path = ROOT) -> int:
     free = meminfo(root, "MemAvailable") or 0
     group = cgroup_memory_bytes(root)
     return free if group is None else min(free, group[1])
+
+
+def compiler(which: Callable[[str], str | None] = shutil.which) -> str | None:
+    """Return the C++ compiler that Inductor is given: ``$CXX``, g++ or clang++, the first found."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return next((name for name in names if name and which(name)), None)
+
+
+def missing_compiler(which: Callable[[str], str | None] = shutil.which) -> tuple[str, str] | None:
+    """Return what is missing to compile C++ for Python, and what to do; None if nothing is."""
+    if compiler(which) is None:
+        return "no C++ compiler", "install g++ (apt install g++) or set CXX"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        return "no Python headers", "install them (apt install python3-dev)"
+    return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
+from frameworktax.host.machine import missing_compiler
 from frameworktax.models.generate import Loop
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import ArtifactRuntime, Export, TorchArtifactLoaded
@@ -20,7 +21,6 @@ from frameworktax.runtimes.torch_common import (
     TorchRuntime,
     configure,
     given,
-    missing_compiler,
     use_directory,
 )
 
@@ -44,7 +44,9 @@ class CompiledRuntime(TorchRuntime):
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing, the compiler included."""
-        reason = super().missing(target) or missing_compiler()
+        reason = super().missing(target)
+        if reason is None and (lacking := missing_compiler()):
+            return "; ".join(lacking)
         if reason is None and target.is_cuda and importlib.util.find_spec("triton") is None:
             return "triton not installed; pip install triton"
         return reason

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import cache_folder, own_entry
-from frameworktax.host.machine import ROOT, read
+from frameworktax.host.machine import ROOT, compiler, read
 from frameworktax.models.generate import Decoder
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
@@ -220,23 +218,6 @@ class TorchLoaded(Loaded):
 
 
 # --- the C++ compiler of Inductor ---------------------------------------------------------------
-
-
-def missing_compiler() -> str | None:
-    """Return why loops cannot be compiled here and what to install, or None if they can."""
-    if compiler() is None:
-        return "no C++ compiler; install g++ (apt install g++) or set CXX"
-    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
-        return "no Python headers; install them (apt install python3-dev)"
-    return None
-
-
-def compiler() -> str | None:
-    """Return the first C++ compiler found: ``$CXX``, g++, clang++."""
-    for name in (os.environ.get("CXX"), "g++", "clang++"):
-        if name and shutil.which(name):
-            return name
-    return None
 
 
 def use_directory(directory: Path, *, in_cpp: bool = True) -> None:

@@ -53,6 +53,8 @@ def expand(
         layout.add(file.grid, ("grid",), DEFAULT_BATCHES)
     for number, axes in enumerate(file.point):
         layout.add(axes, ("point", number), (1,))
+    if not layout.cells:
+        raise UsageError(f"{source.name} holds no point; write [grid] with models and runtimes")
     for number, exclude in enumerate(file.exclude):
         matches = layout.matching(exclude, ("exclude", number))
         layout.cells = {key: row for key, row in layout.cells.items() if not matches(row[0])}
@@ -79,7 +81,7 @@ def expand(
                 location=location,
             )
     if not planned:
-        raise UsageError(f"{source.name} holds no point; write [grid] with models and runtimes")
+        raise UsageError(f"[[exclude]] leaves no point of {source.name}; let it match fewer")
     return tuple(planned.values()), tuple(layout.notes)
 
 
