@@ -285,7 +285,7 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
     ):
         Slower.took_ns = {"openvino": 40, "onnxruntime": others_took_ns}
         delivered = []
-        made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+        made = run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), found, (), None)
         assert delivered == wanted
         assert won(made.candidates) == {1: wanted[-1]}
     assert [one.gain.value for one in made.candidates if one.won] == [2.5]
@@ -295,7 +295,7 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
     found = race.after_final(raced(*(measured(n, 20 + 5 * i) for i, n in enumerate(names))))
     for Slower.again_ns in (0, 75):  # whatever it takes then
         delivered = []
-        made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+        made = run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), found, (), None)
         assert delivered == [*names[:3], "onnxruntime"]
         assert made.folder == tmp_path / "deploy"
 
@@ -316,7 +316,7 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "_race", raced_in)
     monkeypatch.setattr(run, "_together", lambda _, stages: (stages[-1], {}))
-    monkeypatch.setattr(run, "_deliver", lambda *given: ended.append(given[2]))
+    monkeypatch.setattr(run, "_deliver", lambda *given: ended.append(given[3]))
     monkeypatch.setattr(run, "refuse_unavailable", list)
     names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen"]
     monkeypatch.setattr(run, "deliverable", lambda *_: (names, []))
@@ -595,7 +595,7 @@ def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
     found = raced(
         *(measured(n, 10 + 5 * i, workload=w) for i, n in enumerate(names) for w in (W1, W4))
     )
-    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    made = run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), found, (), None)
     assert made.folder == tmp_path / "deploy"
     assert won(made.candidates) == {1: "openvino"}
     fate = {one.runtime: one.reason for one in made.candidates if one.workload == W4}
@@ -603,7 +603,7 @@ def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
     monkeypatch.setattr(AtFourNone, "make", lambda self, decided: self.failures.update(
         {(one.workload, one.runtime): "differs" for one in decided if one.won}
     ))  # fmt: skip
-    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    made = run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), found, (), None)
     assert made.folder is None
     assert won(made.candidates) == {}
     assert not any(one.is_in for one in made.candidates)
@@ -615,7 +615,7 @@ def test_who_left_after_the_heats_comes_back_where_all_finalists_fail(tmp_path, 
     heats = race.after_heats(raced(measured("openvino", 10), measured("torchscript", 40)))
     final = raced(measured("openvino", 10, status="crashed", reason="SIGSEGV"))
     found = race.after_final([*(one for one in heats if not one.is_in), *final])
-    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    made = run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), found, (), None)
     assert won(made.candidates) == {1: "torchscript"}
 
 
@@ -638,7 +638,7 @@ def test_a_shape_that_fails_in_the_last_attempt_takes_no_other_with_it(tmp_path,
     found = raced(
         *(measured(n, 10 + 5 * i, workload=w) for i, n in enumerate(names) for w in workloads)
     )
-    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    made = run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), found, (), None)
     assert made.folder == tmp_path / "deploy"
     assert won(made.candidates) == {2: "openvino"}
 
@@ -1043,11 +1043,45 @@ def test_one_input_in_32_is_enough_to_fail_the_proof(tmp_path, monkeypatch, at, 
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
-    with pytest.raises(UsageError, match="--resume"), delivery.staged(tmp_path / "deploy"):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(OSError, match="broken"), delivery.staged(tmp_path / "deploy"):
-        raise OSError(errno.EPIPE, "broken")
+    output = tmp_path / "deploy"
+    for code, kind, said in ((errno.ENOSPC, UsageError, "--resume"), (errno.EPIPE, OSError, "x")):
+        with pytest.raises(kind, match=said), delivery.staged(output), delivery.writing(output):
+            raise OSError(code, "x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_runs_do_not_make_the_same_folder_and_leave_each_other_s_alone(tmp_path):
+    output = tmp_path / "deploy"
+    with delivery.staged(output) as folder:
+        (folder / "half").touch()
+        with pytest.raises(UsageError, match=folder.name) as error, delivery.staged(output):
+            pass
+        assert "\n" not in str(error.value)
+        with delivery.staged(tmp_path / "another"):
+            pass
+        assert (folder / "half").exists()
+    with delivery.staged(output):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_made_from_before_the_race_to_the_end_of_its_delivery(tmp_path, monkeypatch):
+    mine, seen = asked(tmp_path / "out", workloads=(W1,)), []
+    mine.store = tmp_path / "store"
+
+    def noted(*given):
+        with pytest.raises(UsageError, match="another run"), delivery.staged(mine.output):
+            pass
+        seen.append([path for path in given if isinstance(path, Path)])
+        return given, given
+
+    monkeypatch.setattr(run, "refuse_unavailable", list)
+    monkeypatch.setattr(run, "_raced", noted)
+    monkeypatch.setattr(run, "_deliver", noted)
+    run.optimize_model(mine)
+    assert seen[0] == []
+    assert [path.name.startswith(".deploy-") for path in seen[1]] == [True]
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize(

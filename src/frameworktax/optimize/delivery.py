@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from frameworktax import comparing, host, runtimes
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
+from frameworktax.host.cache import hold, remove_of_dead
 from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Drawn
@@ -88,15 +89,33 @@ def check_output(folder: Path, store: Path) -> None:
 def staged(output: Path) -> Iterator[Path]:
     """Yield an empty folder beside ``output``, in which a ``Delivery`` is made.
 
+    While it is there no other run makes the same ``output``.
+
     Raises:
-        UsageError: nothing can be written there, the disk being full for one.
+        UsageError: nothing can be written there, or another run makes the same.
     """
     folder = output.parent.resolve() / f".{output.name}-{os.urandom(4).hex()}.partial"
-    try:
+    with writing(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         _tidy(output)
         folder.mkdir(mode=0o755)
+        held = hold(folder)
+    try:
         yield folder
+    finally:
+        os.close(held)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Say in one line why nothing can be written, the disk being full for one.
+
+    Raises:
+        UsageError: that.
+    """
+    try:
+        yield
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
@@ -104,18 +123,28 @@ def staged(output: Path) -> Iterator[Path]:
             f"cannot write {output}: {error.strerror}; free space, or name another with -o; "
             "--resume goes on with what was measured"
         ) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tidy(output: Path) -> None:
-    """Remove what a killed run left; an older deployment that it had moved away comes back."""
+    """Remove what a killed run left; an older deployment that it had moved away comes back.
+
+    Raises:
+        UsageError: the run that makes it has not ended.
+    """
     own = re.compile(rf"\.{re.escape(output.name)}-[0-9a-f]{{8}}\.(partial|replaced)")
-    for litter in [path for path in output.parent.iterdir() if own.fullmatch(path.name)]:
+    left = [path for path in output.parent.iterdir() if own.fullmatch(path.name)]
+    for litter in sorted(left, key=lambda path: path.suffix):  # what lives first
         if litter.suffix == REPLACED and not output.exists():
             litter.replace(output)
-        else:
+        elif litter.suffix == REPLACED:
             shutil.rmtree(litter, ignore_errors=True)
+        else:
+            remove_of_dead(litter)
+            if litter.exists():
+                raise UsageError(
+                    f"another run makes {output}, in {litter}; wait until it ends, or name "
+                    "another with -o"
+                )
 
 
 class Delivery:

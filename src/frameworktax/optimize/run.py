@@ -24,7 +24,7 @@ from frameworktax.measure.plan import (
 from frameworktax.measure.reporter import Reporter
 from frameworktax.models.user import Live, unpack
 from frameworktax.optimize import race
-from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged
+from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged, writing
 from frameworktax.optimize.race import Candidate
 from frameworktax.records import (
     DEPLOYED,
@@ -250,10 +250,17 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         NothingMeasuredError: nothing could be measured.
     """
     check_output(asked.output, asked.store)
-    with staged(asked.output):
-        pass  # that nothing can be written there is said before the race, not after it
     names, undeliverable = deliverable(asked.runtimes, asked.target, asked.workloads[0])
     refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
+    with staged(asked.output) as folder:  # whether it can be written is known before the race
+        final, found = _raced(asked, names, reporter)
+        return _deliver(asked, folder, final, found, tuple(undeliverable), reporter)
+
+
+def _raced(
+    asked: Asked, names: Sequence[str], reporter: Reporter | None
+) -> tuple[Run, list[Candidate]]:
+    """Return what all stages found as one document, and who is left, who lost and why."""
     say = (reporter or Reporter()).say
 
     def seconds(stage: Run) -> float:
@@ -290,7 +297,7 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         together, starts = _together(asked, stages)
         found += race.candidates(pairs, together, starts)
         found = race.after_final(found)
-    return _deliver(asked, together, found, tuple(undeliverable), reporter)
+    return together, found
 
 
 def deliverable(
@@ -432,19 +439,20 @@ def _last_change(model: str) -> str:
 
 def _deliver(
     asked: Asked,
+    folder: Path,
     final: Run,
     found: list[Candidate],
     undeliverable: tuple[tuple[str, str], ...],
     reporter: Reporter | None,
 ) -> Optimized:
-    """Deliver the winners; what fails its proof is out, and the next one is tried."""
+    """Deliver the winners, made in a folder; what fails its proof is out, the next one is tried."""
     say = (reporter or Reporter()).say
     found = race.after_proof(found, {})  # reserves are back in where the final left none
     with (
         tempfile.TemporaryDirectory(
             prefix="frameworktax-optimize-", ignore_cleanup_errors=True
         ) as scratch,
-        staged(asked.output) as folder,
+        writing(asked.output),
         Prover(asked.target, asked.live, Path(scratch), asked.setup_limit) as prover,
     ):
         delivery = Delivery(asked, folder, prover)
