@@ -132,7 +132,7 @@ def compare(
             continue
         if not np.isfinite(b).all():
             return unproven(f"output {number} holds NaN or infinity, eager's does not", False)
-        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        difference = np.abs(np.subtract(a, b, dtype=np.float64))
         at = np.unravel_index(int(difference.argmax()), difference.shape)
         share = float(difference[at]) / max(size, least)
         if share > worst_share:

@@ -75,10 +75,14 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """How the module is called: ``runtimes.deployment.Interface`` as plain data."""
+    """How the module is called: ``runtimes.deployment.Interface`` as plain data.
+
+    ``sizes`` are those of its inputs, ``made`` those of its outputs.
+    """
 
     interface: Mapping[str, Any]
     sizes: tuple[tuple[int, ...], ...]
+    made: tuple[tuple[int, ...], ...]
 
 
 def notes(pairs: Iterable[tuple[str, str]]) -> tuple[Note, ...]:

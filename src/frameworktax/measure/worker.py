@@ -33,9 +33,9 @@ from frameworktax import models, runtimes
 from frameworktax.attribution import attribute_cpu
 from frameworktax.errors import FrameworktaxError, UsageError, is_out_of_memory, one_line
 from frameworktax.host.cache import atomic_path
-from frameworktax.measure import protocol, timing
+from frameworktax.measure import parity, protocol, timing
 from frameworktax.models.finalize import check_device
-from frameworktax.records import Attribution, Block, By, Places, Workload
+from frameworktax.records import Attribution, Block, By, Parity, Places, Workload
 from frameworktax.runtimes.base import Target
 
 if TYPE_CHECKING:
@@ -302,14 +302,21 @@ class Server:
         loaded.synchronize()
         tensors = {path: v for path, v in drawn.items() if hasattr(v, "dtype")}
         np.savez(inputs, **{path: v.cpu().numpy() for path, v in tensors.items()})
-        np.savez(outputs, *loaded.outputs(result))
+        made = loaded.outputs(result)
+        np.savez(outputs, *made)
         return protocol.Drawn(
             interface=asdict(describe(model, result)),
             sizes=tuple(tuple(v.shape) for v in tensors.values()),
+            made=tuple(array.shape for array in made),
         )
 
-    def serve(self, *, folder: str, inputs: str, outputs: str, on_torch: bool) -> None:
-        """Have the deployment in a folder make outputs of drawn inputs, as its user calls it."""
+    def serve(
+        self, *, folder: str, inputs: str, outputs: str, precision: str, on_torch: bool
+    ) -> Parity:
+        """Have the deployment in a folder compute drawn inputs; compare that with eager's outputs.
+
+        It is called as its user calls it, and judged as what computes in ``precision``.
+        """
         from frameworktax.runtimes import serving
         from frameworktax.runtimes.torch_common import to_arrays
 
@@ -318,7 +325,8 @@ class Server:
         with np.load(inputs, allow_pickle=False) as arrays:
             given = {path: arrays[path] for path in arrays.files}
         args, kwargs = self._deployment.arguments(given, on_torch=on_torch)
-        np.savez(outputs, *to_arrays(self._deployment(*args, **kwargs)))
+        made = to_arrays(self._deployment(*args, **kwargs))
+        return parity.compare(parity.read_outputs(Path(outputs)), made, precision)
 
     def _ready(self) -> base.Loaded:
         if self._loaded is None:

@@ -3,7 +3,7 @@
 The proof asks the delivered artifact as its user asks it: does it compute what eager computes? One
 fresh process builds the model, draws inputs and runs eager on them; another loads the deployment,
 of which it knows the folder alone, and is called with the same inputs, as torch's tensors and every
-fourth time as numpy's arrays. The outputs are compared here.
+fourth time as numpy's arrays, and compares the outputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from frameworktax.models.ragged import MASK
 from frameworktax.models.user import Live, send
 from frameworktax.optimize.blocks import readme, triple
 from frameworktax.optimize.race import Candidate, by_shape, candidate, gain_text
-from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Point, Run, Workload
+from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Parity, Point, Run, Workload
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import FOLDER, Artifact
 from frameworktax.runtimes.base import Target
@@ -576,8 +576,7 @@ class Prover:
     def look(self, workload: Workload) -> tuple[Interface, Sizes, Sizes]:
         """Return how the module is called, and the sizes of inputs and eager's outputs there."""
         drawn = self._draw(workload, 0)
-        outputs = parity.read_outputs(self._path("outputs"))
-        return Interface(**drawn.interface), drawn.sizes, tuple(array.shape for array in outputs)
+        return Interface(**drawn.interface), drawn.sizes, drawn.made
 
     def prove(
         self, folder: Path, workload: Workload, wanted: int = DRAWS, precision: str = "float32"
@@ -594,11 +593,9 @@ class Prover:
         for number in range(TRIES * wanted):
             try:
                 self._draw(workload, number)
-                self._serve(folder, number)
+                found = self._serve(folder, number, precision)
             except WorkerError as error:
                 return replace(proof, failure=f"input {number + 1}: {error}")
-            outputs = [parity.read_outputs(self._path(name)) for name in ("outputs", "served")]
-            found = parity.compare(outputs[0], outputs[1], precision)
             if found.within_tolerance is False:
                 why = found.reason or f"differ at {found.worst}"
                 return replace(proof, failure=f"input {number + 1} of {wanted}: outputs {why}")
@@ -631,13 +628,14 @@ class Prover:
             live=self._live,
         )
 
-    def _serve(self, folder: Path, number: int) -> None:
-        self._worker("serving").request(
+    def _serve(self, folder: Path, number: int, precision: str) -> Parity:
+        return self._worker("serving").request(
             Server.serve,
             self._limit_s,
             folder=str(folder),
             inputs=str(self._path("inputs")),
-            outputs=str(self._path("served")),
+            outputs=str(self._path("outputs")),
+            precision=precision,
             on_torch=number % 4 != 3,
         )
 
