@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -400,6 +401,20 @@ def test_openvino_computes_in_the_precision_asked_for(prepared) -> None:
     loaded = runtime.load(None, TARGET, prepared("openvino", "mlp"))
     assert_close(loaded.outputs(loaded.bind(3)()), eager(model, 3), tolerance=1e-5)
     assert loaded.notes() == []
+
+
+def test_sizes_of_a_model_have_the_weights_of_its_file_in_common(
+    prepared, tmp_path: Path
+) -> None:
+    """OpenVINO maps the file; each reading of it would be another mapping, and more memory."""
+    runtime, folder = runnable("openvino"), tmp_path / "own"
+    shutil.copytree(prepared("openvino", "mlp"), folder)
+    loaded = runtime.load(None, TARGET, folder)
+    calls = [loaded.bind(batch) for batch in BATCHES]
+    weights = next(folder.rglob("*.bin")).resolve()
+    maps = Path("/proc/self/maps").read_text()
+    assert sum(line.endswith(str(weights)) for line in maps.splitlines()) == 1
+    assert calls
 
 
 def test_named_inputs_constants_and_mixed_types(tmp_path: Path) -> None:

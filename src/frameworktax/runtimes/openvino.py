@@ -40,13 +40,17 @@ class _Loaded(ArtifactLoaded):
         import openvino
 
         self._core = openvino.Core()
+        self._models: dict[Path, Any] = {}
         self._differs: list[tuple[str, str]] = []
 
     def compiled(self, batch: int | None) -> Any:
         """Compile the model that serves a batch size, with its sizes where there is one."""
         import openvino
 
-        model = self._core.read_model(self._artifact.file(batch))
+        path = self._artifact.file(batch)
+        if path not in self._models:
+            self._models[path] = self._core.read_model(path)
+        model = self._models[path].clone()  # which has the weights of the file in common
         if batch is not None:
             sizes = [array.shape for array in self._artifact.inputs(batch)]
             model.reshape({i: openvino.PartialShape(size) for i, size in enumerate(sizes)})
