@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import pickle
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -230,6 +231,28 @@ def test_it_keeps_weights_in_huge_pages_once_each_engine_was_called(deploy, monk
     change(deploy, aim="startup")
     assert "startup" in str(ft.load(deploy).huge_pages)
     assert (seen, len(collapsed)) == ([], 3)
+
+
+def test_one_engine_serves_all_batch_sizes_of_what_is_made_for_memory_or_startup(
+    deploy, monkeypatch
+):
+    engine, loaded = runtimes.get("steady").loaded, []
+    serve = engine.serve
+    monkeypatch.setattr(engine, "serve", lambda self, n: loaded.append(n) or serve(self, n))
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    for aim, wanted in (("latency", [1, 2, None]), ("memory", [None]), ("startup", [None])):
+        loaded.clear()
+        change(deploy, aim=aim)
+        fast = ft.load(deploy)
+        assert loaded == wanted
+        for batch in (1, 2, 3):
+            np.testing.assert_array_equal(fast(x[:batch])["y"], x[:batch] @ WEIGHT)
+    made = artifacts.Artifact.read(deploy / "model/steady")
+    shutil.copy(made.folder / "model.npy", made.folder / "one.npy")
+    replace(made, files={1: "one.npy", 2: "model.npy", 4: "model.npy"}).write()
+    change(deploy, files=deployment.files_in(deploy))
+    loaded.clear()
+    assert ft.load(deploy) and loaded == [1, None]
 
 
 def test_inputs_of_the_dynamic_file_are_of_a_size_that_it_serves(deploy):

@@ -13,11 +13,12 @@ from frameworktax.analysis.estimates import inverse, paired_ratio
 from frameworktax.records import Estimate, Measurement, Run, Workload
 from frameworktax.report.words import duration, size_text
 from frameworktax.runtimes.base import LOWER, SERIAL, Target
+from frameworktax.runtimes.deployment import LIGHT
 from frameworktax.stats import simultaneous
 
 AIMS = ("latency", "throughput", "memory", "startup")
 """What a race may be for; whatever it is, what is not proven faster than eager is not delivered."""
-BARE = ("memory", "startup")
+BARE = LIGHT
 """Of these, races between engines alone, inputs bound beforehand: a process that is called with
 arrays instead of torch's tensors does not import torch."""
 FINALISTS = 3

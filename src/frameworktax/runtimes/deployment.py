@@ -52,6 +52,9 @@ LOOSE = ("README.md", "requirements.txt", PROOF, MANIFEST)
 """Files that are read by people and by ``compare``, and never loaded."""
 ROOT = 0
 """The user whose files are as good as one's own."""
+LIGHT = ("memory", "startup")
+"""What is made for these loads an engine once for all batch sizes of a file that serves several, on
+a CPU, and asks for no huge pages."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 """How files are opened: no link is followed, and no pipe waited for."""
 MOST_BYTES = 16 << 20

@@ -21,7 +21,7 @@ import numpy as np
 from frameworktax import runtimes
 from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
-from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve
+from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, Serve
 from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.deployment import Axes, Interface, Padding, Shape, Sizes, shape_name
 from frameworktax.runtimes.huge_pages import HugePages
@@ -213,8 +213,9 @@ class Deployment(StandIn):
 
         found = {}
         for shape in deployment.served(self.manifest.shapes):
-            batch = None if shape.is_between else shape.batch
             try:
+                is_shared = shape.is_between or self._is_light(shape)
+                batch = None if is_shared else shape.batch
                 found[shape.sizes] = serving(str(shape.folder), str(shape.runtime), batch)
             except (WorkerError, RuntimeError, OSError) as error:
                 raise DeploymentError(
@@ -222,6 +223,13 @@ class Deployment(StandIn):
                     f"rebuild it: {self.manifest.command}"
                 ) from error
         return found
+
+    def _is_light(self, shape: Shape) -> bool:
+        """Return whether an engine serves this shape with others, for it to be loaded once."""
+        if self.manifest.aim not in deployment.LIGHT or self.manifest.device != "cpu":
+            return False
+        artifact = Artifact.read(self.folder / str(shape.folder))
+        return artifact.dynamic is not None and artifact.files.get(shape.batch) == artifact.dynamic
 
     def _run(self, sizes: Sizes, *, on_torch: bool) -> Run | None:
         """Return what runs inputs of these sizes, padded where that is proven equal."""
@@ -289,7 +297,7 @@ def pages_for(device: str, aim: str = "latency") -> HugePages:
     """Return huge pages for engines on a device, unless asking for them costs what is aimed at."""
     if device != "cpu":
         return HugePages("they are asked for on a CPU only")
-    return HugePages(f"made for {aim}" if aim in ("memory", "startup") else None)
+    return HugePages(f"made for {aim}" if aim in deployment.LIGHT else None)
 
 
 def served_by(engine: Loaded, batch: int | None, pages: HugePages) -> Served:
