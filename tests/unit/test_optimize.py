@@ -433,6 +433,12 @@ def test_what_needs_the_model_does_not_race():
         deliverable("eager", Target(), W1)
 
 
+def test_a_model_that_eager_cannot_run_is_refused_before_the_race():
+    with pytest.raises(UsageError, match="eager, which runs torch modules") as error:
+        deliverable("all", Target(), Workload(model="onnx:model.onnx"))
+    assert "choose" not in str(error.value)
+
+
 def asked(tmp_path, **derived):
     """Return what is asked of a made-up model; what is derived from its name is given."""
     made = Asked(

@@ -306,8 +306,14 @@ def deliverable(
     """Return the runtimes that race, and (name, reason) of those that cannot.
 
     Raises:
-        UsageError: an unknown name, or one that cannot be delivered was asked for by name.
+        UsageError: an unknown name, one that cannot be delivered was asked for by name, or eager
+            cannot run the model.
     """
+    if why := runtimes.get(REFERENCE).cannot(workload):
+        raise UsageError(
+            f"optimize compares with {REFERENCE}, which {why.partition(';')[0]}; give the "
+            "torch module that it was made of"
+        )
     asked = [wanted] if isinstance(wanted, str) else list(wanted)
     racing: list[str] = []
     others: list[tuple[str, str]] = []
