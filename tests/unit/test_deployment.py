@@ -570,8 +570,9 @@ def test_another_users_files_are_refused(deploy, monkeypatch):
     assert f"belongs to user {mine}" in refused(deploy)
 
 
-def test_what_every_user_may_write_is_refused(deploy):
-    (deploy / "model/steady/artifact/model.npy").chmod(0o666)
+@pytest.mark.parametrize("what", ["", "model", "model/steady/artifact/model.npy"])
+def test_what_every_user_may_write_is_refused(deploy, what):
+    (deploy / what).chmod(0o777)
     assert "every user" in refused(deploy)
 
 

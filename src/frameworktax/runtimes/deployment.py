@@ -491,6 +491,9 @@ def _changed(folder: Path, name: str, written: File) -> Iterable[str]:
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
         _check_owner(path, status)
+        for above in path.parents:  # who may write in one may put another file there
+            if folder in above.parents:
+                _check_owner(above, above.stat())
         is_same = stat.S_ISREG(status.st_mode) and status.st_size == written.bytes
         if not is_same or hashlib.file_digest(file, "sha256").hexdigest() != written.sha256:
             yield f"{name} was changed"
