@@ -45,6 +45,7 @@ def test_a_race_with_a_liar_and_a_crash(measuring, monkeypatch):
         assert shape["draws"] == 32
         assert shape["gain"][1] > 1
     manifest = json.loads((folder / "deploy/manifest.json").read_text())
+    assert "numpy" in manifest["builds"]
     assert {s["batch"]: s["is_between"] for s in manifest["shapes"]} == {
         2: False,
         4: False,

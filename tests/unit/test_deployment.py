@@ -516,6 +516,23 @@ def test_where_a_build_of_torch_is_found_is_in_the_requirements():
     assert len(deployment.requirements({"torch": "2.13.0"}, "0.1").splitlines()) == 2
 
 
+def test_builds_of_one_version_have_other_ids(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = []
+    for lines in ("e/e.so,sha256=A,9\ne/a.so,sha256=B,9", "e/a.so,sha256=B,9\ne/e.so,sha256=A,9\n"
+                  "e/__init__.py,sha256=C,1\n../../bin/e,sha256=D,1", "e/e.so,sha256=E,9", "",
+                  None):  # fmt: skip
+        folder = tmp_path / "engine-1.0.dist-info"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: engine\nVersion: 1.0\n")
+        if lines is not None:
+            (folder / "RECORD").write_text(lines)
+        found.append(deployment.builds(["engine"]))
+    assert found[0] == found[1] != found[2]
+    assert [len(one.get("engine", "")) for one in found] == [16, 16, 16, 0, 0]
+
+
 def test_what_lies_beside_an_artifact_is_refused(deploy):
     (deploy / "model/steady/artifact/model.so").write_bytes(b"")
     assert "model.so does not belong to it" in refused(deploy)

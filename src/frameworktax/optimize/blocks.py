@@ -169,7 +169,10 @@ def tax_table(candidates: Sequence[Candidate]) -> Table:
 def readme(manifest: Manifest) -> str:
     """Return the page that lies in the deployment."""
     given = ", ".join(manifest.interface.names)
-    packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
+    made_of = {name: f" (build {build})" for name, build in manifest.builds.items()}
+    packages = ", ".join(
+        f"{name} {version}{made_of.get(name, '')}" for name, version in manifest.packages.items()
+    )
     blocks: list[Block] = [
         Heading(f"{manifest.model}, deployed", level=1),
         Text(

@@ -262,6 +262,7 @@ class Delivery:
                 python=platform.python_version(),
                 machine=deployment.this_machine(),
                 packages={name: metadata.version(name) for name in sorted(needed)},
+                builds=deployment.builds(sorted(needed)),
                 device=asked.device,
                 precision=asked.target.precision,
                 threads=asked.threads,

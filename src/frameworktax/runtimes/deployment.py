@@ -26,6 +26,7 @@ import platform
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -312,6 +313,7 @@ class Manifest:
         python: version it was made with.
         machine: it was measured on.
         packages: distribution → version that serving needs, exactly.
+        builds: distribution → id of its shared libraries; builds of one version differ in it.
         device: and ``precision``, ``threads``: of the measurements.
         aim: what the race was for: latency, throughput, memory or startup.
         padding: how sizes between the shapes are served; None where they are not.
@@ -329,6 +331,7 @@ class Manifest:
     python: str
     machine: Machine
     packages: Mapping[str, str]
+    builds: Mapping[str, str] = field(default_factory=dict)
     device: str
     precision: str
     threads: int
@@ -371,6 +374,17 @@ def files_in(folder: Path) -> dict[str, File]:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found[name] = File(sha256=digest, bytes=path.stat().st_size)
+    return found
+
+
+def builds(packages: Iterable[str]) -> dict[str, str]:
+    """Return distribution → hash over those of its shared libraries, as its wheel lists them."""
+    found = {}
+    for name in packages:
+        record = metadata.distribution(name).read_text("RECORD") or ""
+        lines = sorted(line for line in record.splitlines() if ".so" in line.partition(",")[0])
+        if lines:
+            found[name] = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     return found
 
 
