@@ -45,3 +45,22 @@ def test_values_stay_within_the_example_and_constants_stay():
 def test_the_first_draws_are_edges():
     edges = [draw(model(), 2, number).args[0].unique().tolist() for number in range(1, EDGES + 1)]
     assert edges == [[-1.0], [2.0], [0.0]]
+
+
+def test_floats_that_are_all_one_number_are_drawn_and_other_constants_stay():
+    given = {
+        "zeros": torch.zeros(2, 3),
+        "negative": torch.full((2, 3), -4.0),
+        "number": torch.tensor(2.5),
+        "infinite": torch.full((2, 3), float("-inf")),
+        "ids": torch.ones(2, 3, dtype=torch.int64),
+    }
+    constant = Model(torch.nn.Identity(), lambda batch: Inputs((), given), {})
+    found = [draw(constant, 2, number).kwargs for number in range(1, 40)]
+    for name, low, high in (("zeros", 0, 1), ("negative", -4, 0), ("number", 0, 2.5)):
+        drawn = torch.stack([one[name] for one in found])
+        assert low <= drawn.min() <= drawn.max() <= high
+        assert drawn[0].unique().tolist() == [low] and drawn[1].unique().tolist() == [high]
+        assert len({tuple(one.flatten().tolist()) for one in drawn[EDGES:]}) == 39 - EDGES
+        assert drawn.dtype == given[name].dtype
+    assert all(one[name] is given[name] for one in found for name in ("infinite", "ids"))

@@ -7,6 +7,7 @@ between runtimes means nothing on outputs of 1e-21 or 1e+8).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,8 +230,9 @@ def draw(model: Model, batch: int, number: int) -> Inputs:
     """Return inputs of a batch size in the place of the model's own.
 
     Values stay within those of the example, so that an index stays one: whole numbers between its
-    least and its largest, floats normal with its mean and deviation, cut at its ends. Constants
-    stay, except that of a mask of ones every second draw masks the ends of rows, as padding does.
+    least and its largest, floats normal with its mean and deviation, cut at its ends. Floats that
+    are all one number are drawn between 0 and it, or 1 where it is 0. Other constants stay, except
+    that of a mask of ones every second draw masks the ends of rows, as padding does.
     Number 0 is the model's own input, 1 to ``EDGES`` are edge values, others are random.
     """
     import torch
@@ -251,14 +253,20 @@ def _drawn(path: str, example: Any, number: int, generator: torch.Generator) -> 
         found = torch.rand(example.shape, generator=generator) < example.float().mean().item()
         return found.to(example.device)
     low, high = example.min().item(), example.max().item()
-    if low == high:
+    is_constant = low == high
+    if is_constant:
         is_mask = "mask" in path and low == 1 and example.dim() >= 2
-        return _padded(example, generator) if is_mask and number % 2 else example
+        if is_mask or not example.is_floating_point() or not math.isfinite(low):
+            return _padded(example, generator) if is_mask and number % 2 else example
+        low, high = sorted((0.0, low or 1.0))
     if number <= EDGES:
         nearest = min(max(low, 0), high)  # to zero
         return torch.full_like(example, (low, high, nearest)[number - 1])
     if not example.is_floating_point():
         found = torch.randint(int(low), int(high) + 1, example.shape, generator=generator)
+        return found.to(example.device, example.dtype)
+    if is_constant:
+        found = torch.rand(example.shape, generator=generator) * (high - low) + low
         return found.to(example.device, example.dtype)
     wide = example.float()
     found = torch.randn(example.shape, generator=generator).to(example.device)

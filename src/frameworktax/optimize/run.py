@@ -250,9 +250,9 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         NothingMeasuredError: nothing could be measured.
     """
     check_output(asked.output, asked.store)
-    names, undeliverable = deliverable(asked.runtimes, asked.target, asked.workloads[0])
-    refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
     with staged(asked.output) as folder:  # whether it can be written is known before the race
+        names, undeliverable = deliverable(asked.runtimes, asked.target, asked.workloads[0])
+        refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
         final, found = _raced(asked, names, reporter)
         return _deliver(asked, folder, final, found, tuple(undeliverable), reporter)
 
