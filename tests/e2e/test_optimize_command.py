@@ -17,8 +17,10 @@ import race_plugin
 import frameworktax as ft
 from frameworktax import store
 from frameworktax.comparing import measure_again
-from frameworktax.errors import DeploymentError
-from frameworktax.records import Subject
+from frameworktax.errors import DeploymentError, WorkerError
+from frameworktax.optimize.delivery import Prover
+from frameworktax.records import Subject, Workload
+from frameworktax.runtimes.base import Target
 
 OPTIONS = ["--batch", "2,4", "-o", "deploy", "--time-budget", "900s", "--until", "90%"]
 OPTIONS += ["--processes", "1", "--runtimes", "steady,liar,crasher", "--json", "race.json"]
@@ -120,3 +122,10 @@ def test_a_live_module_is_delivered_and_called_where_nothing_serves(racing, monk
         torch.testing.assert_close(fast(given)["y"], module(given)["y"])
     with pytest.raises(DeploymentError, match="no artifact"):
         ft.load(folder / "live")(torch.ones(9, 4))
+
+
+def test_an_export_that_needs_too_long_is_ended(racing, tmp_path):
+    workload = Workload(model=f"{racing.folder / 'slow_model.py'}:build", batch=2)
+    with Prover(Target(), None, tmp_path, 1.0) as prover, pytest.raises(WorkerError) as error:
+        prover.export(workload, "dawdler", [2], tmp_path / "made")  # an hour
+    assert error.value.status == "timeout"
