@@ -142,8 +142,8 @@ def _tidy(output: Path) -> None:
             remove_of_dead(litter)
             if litter.exists():
                 raise UsageError(
-                    f"another run makes {output}, in {litter}; wait until it ends, or name "
-                    "another with -o"
+                    f"another run makes {output}; wait until it ends, name another with -o, or "
+                    f"remove {litter} where no run is left"
                 )
 
 
