@@ -403,9 +403,7 @@ def test_openvino_computes_in_the_precision_asked_for(prepared) -> None:
     assert loaded.notes() == []
 
 
-def test_sizes_of_a_model_have_the_weights_of_its_file_in_common(
-    prepared, tmp_path: Path
-) -> None:
+def test_sizes_of_a_model_have_the_weights_of_its_file_in_common(prepared, tmp_path: Path) -> None:
     """OpenVINO maps the file; each reading of it would be another mapping, and more memory."""
     runtime, folder = runnable("openvino"), tmp_path / "own"
     shutil.copytree(prepared("openvino", "mlp"), folder)
