@@ -1,5 +1,7 @@
 """The version of every engine is recorded, and after an upgrade nothing stale is used again."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from frameworktax.measure.plan import Plan
 from frameworktax.measure.series import series_of
 from frameworktax.records import Point, Workload
 
+ROOT = Path(__file__).parents[2]
 ENGINES = [
     ("iree", "iree-base-compiler"),
     ("iree", "iree-base-runtime"),
@@ -55,6 +58,35 @@ def test_what_a_class_names_is_listed():
         assert runtimes.get(name).distributions() <= listed
     for entry in models.BUILT_IN.values():
         assert set(entry.packages) <= listed
+
+
+def installed_by(extra: str) -> set[str]:
+    """Return the distributions that an extra names in ``pyproject.toml``."""
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return {re.match(r"[\w-]+", one)[0].lower() for one in asked[extra]}
+
+
+def lacks(extra: str, packages: tuple[str, ...]) -> list[str]:
+    """Return the importable packages that an extra does not install."""
+    found = installed_by(extra)
+    names = {package: package.partition(".")[0].replace("_", "-") for package in packages}
+    return [
+        package
+        for package, name in names.items()
+        if name not in found and not any(one.startswith(f"{name}-") for one in found)
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in runtimes.BUILT_IN if runtimes.get(name).extra])
+def test_an_extra_is_all_that_a_runtime_asks_for_and_each_version_of_it_is_recorded(name):
+    runtime = runtimes.get(name)
+    assert lacks(runtime.extra, runtime.packages) == []
+    assert installed_by(runtime.extra) <= runtime.distributions()
+
+
+def test_an_extra_is_all_that_a_model_asks_for():
+    for name, entry in (models.BUILT_IN | models.PREFIXES).items():
+        assert lacks(entry.extra, entry.packages) == [], name
 
 
 def test_a_package_that_registers_a_runtime_is_listed(tmp_path, monkeypatch):
