@@ -18,6 +18,7 @@ DOCUMENT = ROOT / "CONTRIBUTING.md"
 COPIED = (
     ".importlinter", "pyproject.toml", "constraints.txt", "benchmarks/tables.py",
     "docs/runtimes.md", "docs/models.md", "tests/unit/test_registries.py",
+    "tests/integration/test_models_counts.py",
     "tests/unit/test_versions.py", "tests/integration/test_models_families.py",
     "tests/integration/test_runtimes.py",
 )  # fmt: skip
@@ -107,6 +108,8 @@ def test_contracts(tree):
         "tests/unit/test_registries.py",
         "tests/unit/test_versions.py::test_what_a_class_names_is_listed",
         "tests/integration/test_models_families.py::test_family[example-model]",
+        "tests/integration/test_models_counts.py::test_every_name_has_a_count",
+        "tests/integration/test_models_counts.py::test_counted_by_hand[example-model]",
         "tests/integration/test_runtimes.py::"
         "test_in_process_runtimes_agree_with_eager[example-runtime-mlp]",
     )

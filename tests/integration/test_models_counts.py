@@ -110,7 +110,12 @@ COMPUTED = {
     "rnn": 2 * 2 * 512 * 513,
     "gnn": 4 * 128 * 129,
 }
-"""Of this project's own sizes, or published nowhere: counted by hand."""
+COMPUTED |= {
+    name: entry.row["parameters"]
+    for name, entry in models.BUILT_IN.items()
+    if "parameters" in entry.row
+}
+"""Of this project's own sizes, or published nowhere: counted by hand, here or in the registry."""
 
 WITH_HEADS = {"wav2vec2", "hubert", "wavlm", "whisper-encoder", "inception-v3"}
 """Published only as part of something larger: tests of their own, below."""
