@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from frameworktax import host, models
 from frameworktax import runtimes as registry
 from frameworktax.attribution import call_stacks, probe
-from frameworktax.errors import UsageError, UserModelError, nearest, one_line
+from frameworktax.errors import UsageError, UserModelError, check_known, one_line
 from frameworktax.models import ragged
 from frameworktax.models.finalize import check_positions
 from frameworktax.models.user import Live, send
@@ -35,6 +36,8 @@ DEFAULT_PRECISE_S = 20.0
 DEFAULT_SETUP_LIMIT_S = 300.0
 DEFAULT_PROCESSES = 3
 MOST_PROCESSES = 100
+Twin = Literal["auto", "all", "none"]
+"""For which runtimes the width-shrunk twin is measured, see ``Plan``."""
 LARGEST = 2**31 - 1
 """Largest size of a dimension that every runtime counts."""
 NEW_TOKENS = 16
@@ -94,10 +97,8 @@ class Plan:
             raise UsageError(
                 f"{self.processes} processes are too many; give {MOST_PROCESSES} or fewer"
             )
-        if self.twin not in ("auto", "all", "none"):
-            raise UsageError(f"no twin mode '{self.twin}'; choose auto, all or none")
-        if self.by not in (*BY, "auto", "none"):
-            raise UsageError(f"no --by '{self.by}'; choose {', '.join(BY)} or none")
+        check_known("twin mode", self.twin, get_args(Twin))
+        check_known("--by", self.by, (*BY, "auto", "none"))
 
     @property
     def warm_up_s(self) -> float:
@@ -119,8 +120,8 @@ def completed(workload: Workload) -> Workload:
         ("--phase", workload.phase, PHASES),
         ("--kv-cache", workload.kv_cache, KV_CACHES),
     ):
-        if word is not None and word not in known:
-            raise UsageError(f"no {option} '{word}'{nearest(word, known)}; have {', '.join(known)}")
+        if word is not None:
+            check_known(option, word, known)
     if workload.phase == "generate":
         workload = _generating(workload)
     elif workload.new_tokens is not None or workload.kv_cache is not None:
@@ -174,8 +175,7 @@ def points_for(
         if not axis:
             raise UsageError(f"--{name} is empty; name at least one")
     for precision in precision_list:
-        if precision not in PRECISIONS:
-            raise UsageError(f"no precision '{precision}'; choose from {', '.join(PRECISIONS)}")
+        check_known("precision", precision, PRECISIONS)
     if min(batch_list) < 1:
         raise UsageError(f"batch {min(batch_list)} cannot be; give 1 or more, as in --batch 1,2,4")
     for option, size in (

@@ -27,14 +27,7 @@ from typing import Protocol
 
 from frameworktax import host, runtimes, store
 from frameworktax.api import pick_device
-from frameworktax.errors import (
-    Fault,
-    FrameworktaxError,
-    StoreError,
-    UsageError,
-    WorkerError,
-    nearest,
-)
+from frameworktax.errors import Fault, FrameworktaxError, StoreError, WorkerError, check_known
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.recorder import open_shard, this_environment, without_end
 from frameworktax.measure.reporter import Reporter
@@ -219,9 +212,7 @@ def open_executor(name: str, folder: Path, reporter: Reporter, command: Sequence
     if name == "local":
         return LocalExecutor(folder, pick_device("auto"), reporter, command)
     if name != "ray" and not name.startswith("ray://"):
-        raise UsageError(
-            f"no engine '{name}'{nearest(name, EXECUTORS)}; choose {', '.join(EXECUTORS)}"
-        )
+        check_known("engine", name, EXECUTORS)
     from frameworktax.sweep.ray import RayExecutor
 
     return RayExecutor(folder, None if name == "ray" else name, reporter, command)

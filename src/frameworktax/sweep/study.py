@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -30,8 +30,9 @@ from pydantic import (
 )
 
 from frameworktax.errors import UsageError, nearest
-from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S
+from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_SETUP_LIMIT_S, MOST_PROCESSES, Twin
 from frameworktax.records import Input, KvCache, Phase, Point, Precision
+from frameworktax.stats import UNTIL
 from frameworktax.sweep import values
 from frameworktax.sweep.grid import Location, Planned, check_models, code_of, expand
 
@@ -314,9 +315,9 @@ class Settings(_Table):
     description: str = ""
     time_budget: Duration | None = None
     setup_limit: Duration = DEFAULT_SETUP_LIMIT_S
-    processes: int = Field(3, ge=1, le=100, strict=True)
-    until: Share = 0.03
-    twin: Literal["auto", "all", "none"] = "auto"
+    processes: int = Field(DEFAULT_PROCESSES, ge=1, le=MOST_PROCESSES, strict=True)
+    until: Share = UNTIL
+    twin: Twin = "auto"
     attempts: int = Field(2, ge=1, le=10, strict=True)
     together: tuple[Compared, ...] = ()
 
