@@ -1,16 +1,29 @@
 """The grid, and what the command line makes of words."""
 
+import inspect
 import math
 from dataclasses import replace
 
 import pytest
 
+from frameworktax import ablate, api, comparing
+from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.attribution import call_stacks
+from frameworktax.cli.ablate import ablate_command
+from frameworktax.cli.compare import compare_command
+from frameworktax.cli.explain import explain_command
+from frameworktax.cli.measure import measure as measure_command
+from frameworktax.cli.optimize import optimize_command
 from frameworktax.cli.options import arguments
+from frameworktax.cli.reproduce import reproduce_command
+from frameworktax.cli.sweep import sweep as sweep_command
 from frameworktax.errors import UsageError
 from frameworktax.measure import plan
 from frameworktax.measure.plan import points_for
+from frameworktax.optimize.run import Asked
 from frameworktax.records import Workload
+from frameworktax.reproduce.results import reproduce
+from frameworktax.sweep.run import sweep
 from frameworktax.sweep.values import numbers, seconds, share
 
 
@@ -136,3 +149,37 @@ def test_options_go_to_the_parameters_of_their_name():
     assert arguments(call, {"batch": 3}) == {"batch": 3}
     with pytest.raises(UsageError, match="--until 'x' is no share"):
         arguments(call, {"until": "x"})
+
+
+NO_DEFAULT = {"a", "model", "names", "study", "overrides"}
+IN_OTHER_WORDS = {"allow", "batch", "paths", "runtimes"}
+"""What Python takes as a number, a list or None, and the command line as a text for it."""
+
+
+@pytest.mark.parametrize(
+    ("verb", "call"),
+    [
+        (ablate_command, ablate.ablate),
+        (compare_command, comparing.compare),
+        (explain_command, WhatIf),
+        (measure_command, api.measure),
+        (optimize_command, Asked),
+        (reproduce_command, reproduce),
+        (sweep_command, sweep),
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_an_option_that_is_left_out_is_what_python_takes(verb, call):
+    typed, taken = (
+        {name: one.default for name, one in inspect.signature(function).parameters.items()}
+        for function in (verb, call)
+    )
+    said = arguments(call, typed)
+    shared = said.keys() - NO_DEFAULT - IN_OTHER_WORDS
+    assert shared
+    assert {name: said[name] for name in shared} == {name: taken[name] for name in shared}
+
+
+def test_batch_sizes_that_are_left_out_are_those_of_python():
+    typed = inspect.signature(measure_command).parameters["batch"].default
+    assert tuple(numbers(typed, "--batch")) == api.DEFAULT_BATCHES

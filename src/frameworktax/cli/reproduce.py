@@ -8,12 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from frameworktax.cli import options
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output, this_command
-from frameworktax.cli.options import DryRun, JsonFile, Quiet, Redraw, Store, Verbose, arguments
-from frameworktax.errors import check_known
-
-SCALES = ("full", "small")
 
 
 @app.command("reproduce")
@@ -25,19 +22,19 @@ def reproduce_command(
         str | None,
         typer.Option(help="full: the paper's sizes (default with a GPU); small: for two cores."),
     ] = None,
-    store: Store = Path("frameworktax-results/paper"),
-    redraw: Redraw = False,
+    store: options.Store = options.STORE / "paper",
+    redraw: options.Redraw = False,
     time_budget: Annotated[
         str | None, typer.Option(help="Wall time for everything (default: that of the studies).")
     ] = None,
-    dry_run: DryRun = False,
-    json_file: JsonFile = None,
+    dry_run: options.DryRun = False,
+    json_file: options.JsonFile = None,
     report: Annotated[
         Path | None, typer.Option(help="Write the page: .md beside its figures, or .html.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the figures, SVG and PNG.")] = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Run the paper's studies on this machine and judge its claims from intervals.
 
@@ -48,8 +45,6 @@ def reproduce_command(
       frameworktax reproduce all --scale small --report paper.md
     """
     given = dict(locals())
-    if scale is not None:
-        check_known("scale", scale, SCALES)
     output = Output(json_file, report, quiet=quiet, verbose=verbose)
     from frameworktax.report import vega
     from frameworktax.reproduce import figures, page
@@ -69,7 +64,7 @@ def reproduce_command(
         return
     if (report or out) and any(study.panel for study in studies):
         vega.engine()  # refused now, and not after measuring
-    asked = arguments(reproduce, given, command=sys.argv[1:])
+    asked = options.arguments(reproduce, given, command=sys.argv[1:])
     with output.measuring(store, f"Go on: {this_command()}") as view:
         found = reproduce(**asked, reporter=view)
     if json_file:

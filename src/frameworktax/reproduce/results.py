@@ -11,7 +11,7 @@ from typing import Any
 
 from frameworktax import store as stores
 from frameworktax.analysis.regime import gpu_peaks
-from frameworktax.api import document, pick_device
+from frameworktax.api import DEFAULT_STORE, document, pick_device
 from frameworktax.errors import NothingMeasuredError, StoreError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Environment, LeftOut, Point, Record, Run, Subject, sessions_of
@@ -52,7 +52,7 @@ def reproduce(
     names: Sequence[str],
     *,
     scale: Scale | None = None,
-    store: str | Path = "frameworktax-results/paper",
+    store: str | Path = DEFAULT_STORE / "paper",
     redraw: bool = False,
     time_budget: float | None = None,
     reporter: Reporter | None = None,

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -136,7 +136,11 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
     """Return one study for ``sweep`` that holds the points of all of these, each once.
 
     On a GPU, ONNX Runtime runs there.
+
+    Raises:
+        UsageError: no such scale.
     """
+    check_known("scale", scale, get_args(Scale))
     grids = [axes for study in studies for axes in getattr(study, scale)]
     points = [{name: list(values) for name, values in axes.given().items()} for axes in grids]
     if device != "cpu":
@@ -145,7 +149,6 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
             data["runtimes"] = [part.get(name, name) for name in data["runtimes"]]
     measured = {name for data in points for name in data["models"]}  # a scale may leave models out
     settings: dict[str, Any] = {
-        "processes": 3,
         "until": "5%" if scale == "small" else "3%",
         "name": ", ".join(study.name for study in studies)[:200],
         "together": _joined([set(names) & measured for s in studies for names in s.together]),
