@@ -216,7 +216,7 @@ def save_baseline(source: Source, path: Path) -> Run:
     kept = baseline(read(source))
     if not kept.measurements:
         raise UsageError(f"{name_of(source)} has no latency; measure before saving a baseline")
-    data = json_document.plain(asdict(kept))
+    data = json_document.dump(kept)
     rows = [json.dumps(m, ensure_ascii=False, allow_nan=False) for m in data.pop("measurements")]
     head = json.dumps(data, ensure_ascii=False, allow_nan=False)
     text = head[:-1] + ',\n"measurements": [\n' + ",\n".join(rows) + "\n]}\n"

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
-from frameworktax.analysis.estimates import scaled
+from frameworktax.analysis.estimates import exactly, scaled
 from frameworktax.records import SEED, Estimate
 from frameworktax.reproduce import paper
-from frameworktax.reproduce.rows import NotEvaluable, Row, by_machine, exactly, select, values
+from frameworktax.reproduce.rows import NotEvaluable, Row, by_machine, select, values
 from frameworktax.reproduce.studies import Claim, Part, StudyFile
 from frameworktax.stats import NORMAL_95
 

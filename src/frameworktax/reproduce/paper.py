@@ -10,8 +10,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from frameworktax.analysis.estimates import exactly
 from frameworktax.records import Estimate
-from frameworktax.reproduce.rows import Row, exactly
+from frameworktax.reproduce.rows import Row
 
 SAME = {"text": "figure-4"}
 """Studies without numbers of their own that speak of another's."""
@@ -36,15 +37,6 @@ class Claim:
     number: str
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
-    """A line of table 2; ``peak_tflops`` is the peak as printed."""
-
-    gpu: str
-    bandwidth_gb_per_s: float
-    peak_tflops: float
-
-
 @cache
 def claims() -> dict[str, Claim]:
     """Return the paper's claims by id."""
@@ -59,11 +51,9 @@ def provenance() -> dict[str, Any]:
 
 
 @cache
-def platforms() -> tuple[Platform, ...]:
-    """Return table 2."""
-    numbers = ("memory_bandwidth_gb_per_s", "fp16_tflops")
-    lines = _lines("platforms.csv")
-    return tuple(Platform(line["gpu"], *(float(line[name]) for name in numbers)) for line in lines)
+def peak_tflops() -> dict[str, float]:
+    """Return GPU → its peak as table 2 prints it."""
+    return {line["gpu"]: float(line["fp16_tflops"]) for line in _lines("platforms.csv")}
 
 
 @cache

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from frameworktax.analysis.curves import Blocks
+from frameworktax.analysis.estimates import exactly
 from frameworktax.records import Estimate, Measurement
 
 AXES = (
@@ -42,11 +43,6 @@ class Row:
     reason: str | None = None
 
 
-def exactly(value: float, method: str = "counted") -> Estimate:
-    """Return a value that has no spread: a count, or a number as printed."""
-    return Estimate(value=value, low=value, high=value, method=method, n=1)
-
-
 def axes_of(workload: Any, runtime: str) -> dict[str, Any]:
     """Return the axes of a point, its runtime by the part it plays."""
     named = ("model", "precision", "batch", "length", "image_size", "width", "depth", "input")
@@ -76,7 +72,7 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         "host": m.enqueue_ns if m.enqueue_ns is not None else m.tax_ns,
         "sm_active": m.sm_activity,
         "warp_occupancy": m.warp_occupancy,
-        **{name: exactly(count) for name, count in counts.items() if count is not None},
+        **{name: exactly(count, "counted") for name, count in counts.items() if count is not None},
     }
     if m.flops and m.pipelined_ns is not None and m.pipelined_ns.low > 0:
         numbers["flops_per_second"] = Estimate(
