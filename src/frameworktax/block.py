@@ -91,7 +91,7 @@ class BlockTax:
     def _repr_html_(self) -> str:
         from frameworktax.report.blocks import Cell, Note, Notes, right, table
         from frameworktax.report.html import blocks_html
-        from frameworktax.report.run_blocks import place_table
+        from frameworktax.report.run_blocks import bar_cell, place_table
         from frameworktax.report.words import duration, interval, label, lines_of, percent
 
         lines = lines_of(self.bill_ns)
@@ -100,7 +100,7 @@ class BlockTax:
         if self.share is not None:
             low, high = percent(self.share.low), percent(self.share.high)
             share = Cell(percent(self.share.value), note=f"({low} to {high})")
-        bar = Cell("–", bar=tuple((name, ns / sum(self.bill_ns.values())) for name, ns in lines))
+        bar = bar_cell(self.bill_ns, sum(self.bill_ns.values()))
         shown = table(
             "",
             ["block", right("runs"), right("latency (ms)"), right("tax"), "breakdown"],
@@ -130,9 +130,7 @@ class BlockTax:
         head = f"{self.name}: {runs}, {interval(self.latency)} ms each"
         if self.share is None:
             return f"{head}; tax unavailable: {self.reason}"
-        lines = ", ".join(
-            f"{label(line)} {duration(ns)}" for line, ns in lines_of(self.bill_ns) if ns
-        )
+        lines = ", ".join(f"{label(line)} {duration(ns)}" for line, ns in lines_of(self.bill_ns))
         low, high = percent(self.share.low), percent(self.share.high)
         text = (
             f"{head}; framework tax {percent(self.share.value)} ({low} to {high}): {lines}; "

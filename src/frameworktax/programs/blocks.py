@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from frameworktax.analysis.where import OUTSIDE, Where, where
-from frameworktax.errors import flat
 from frameworktax.programs.document import Function, Process, Program, Section
 from frameworktax.report.blocks import (
     Block,
@@ -23,9 +22,10 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.run_blocks import environment_blocks, place_table, share_cell
+from frameworktax.report.run_blocks import bar_cell, environment_blocks, place_table, share_cell
 from frameworktax.report.stacks import text_of
-from frameworktax.report.words import label, lines_of, milliseconds, percent, time_text
+from frameworktax.report.trace_blocks import cut
+from frameworktax.report.words import label, milliseconds, percent, time_text
 
 CALLS = ("module", "backward", "step")
 BETWEEN = {"data": "waiting for data", "tokenise": "tokenising"}
@@ -52,7 +52,8 @@ def program_blocks(program: Program) -> list[Block]:
     found: list[Block] = [Heading(program.headline, 1)]
     for process in program.processes:
         if len(program.processes) > 1:
-            found.append(Heading(f"Process {process.pid}: {_cut(' '.join(process.command))}"))
+            command = cut(" ".join(process.command), SYMBOL_WIDTH)
+            found.append(Heading(f"Process {process.pid}: {command}"))
         found += [Text(load(process)), *_process(process, program.sections)]
     found += _calling([section for section in program.sections if section.kinds])
     found += _others([section for section in program.sections if section.between], program)
@@ -79,17 +80,6 @@ def _notes(program: Program) -> list[Note]:
             if kind.reason is not None:
                 notes.append(Note("no-tax", kind.reason, kind.name, "warning"))
     return notes
-
-
-def _bar(bill_ns: Mapping[str, float], total_ns: float) -> Cell:
-    """Return a breakdown as a bar, a dash where it is not known."""
-    bar = tuple((name, ns / total_ns) for name, ns in lines_of(bill_ns)) if total_ns else ()
-    return Cell("" if bar else "–", bar=bar)
-
-
-def _cut(symbol: str) -> str:
-    text = flat(symbol)
-    return text if len(text) <= SYMBOL_WIDTH else f"{text[: SYMBOL_WIDTH - 1]}…"
 
 
 # --- a process that was attached to ---------------------------------------------------------------
@@ -131,7 +121,7 @@ def thread_table(title: str, threads: Sequence[Section]) -> Table:
             right("processor"): lambda t: percent(t.cpu_ns / t.wall_ns if t.wall_ns else None),
             right("time"): lambda t: time_text(t.cpu_ns),
             right("tax"): lambda t: share_cell(t.tax_share),
-            Column("breakdown"): lambda t: _bar(t.bill_ns, t.cpu_ns),
+            Column("breakdown"): lambda t: bar_cell(t.bill_ns, t.cpu_ns),
         },
         hint=READING,
     )
@@ -146,7 +136,7 @@ def symbol_table(title: str, rows: Sequence[tuple[str, str, str, float]], cpu_ns
             (
                 label(line),
                 library,
-                Cell(_cut(symbol) or "–", exact=symbol or "–"),
+                Cell(cut(symbol, SYMBOL_WIDTH) or "–", exact=symbol or "–"),
                 f"{100 * ns / (cpu_ns or 1):.1f} %",
             )
             for line, library, symbol, ns in rows
@@ -161,7 +151,7 @@ def _function_table(functions: Sequence[Function]) -> Table:
         "Functions of Python",
         functions,
         {
-            Column("function"): lambda f: _cut(f.name),
+            Column("function"): lambda f: cut(f.name, SYMBOL_WIDTH),
             Column("file"): lambda f: Cell("/".join(f.file.split("/")[-2:]), exact=f.file),
             right("own samples"): lambda f: f"{f.own:,}",
             right("with called"): lambda f: f"{f.total:,}",
@@ -228,7 +218,7 @@ def _calls(section: Section, suffix: str, folded: bool) -> Table:
             right("p99"): lambda k: milliseconds(k.p99_ns),
             right("time"): lambda k: time_text(k.wall_ns),
             right("tax"): lambda k: share_cell(k.tax_share),
-            Column("breakdown"): lambda k: _bar(
+            Column("breakdown"): lambda k: bar_cell(
                 k.bill_ns, k.latency_ns.value if k.latency_ns else 0.0
             ),
         },

@@ -234,13 +234,18 @@ def _said(hint: str, *shown: Estimate | None) -> str:
 
 def breakdown_cells(m: Measurement) -> list[Cell]:
     """Return the cells of a point under ``BREAKDOWN``."""
-    total = latency_of(m).value
-    shares = [(name, ns / total if total else 0.0) for name, ns in lines_of(m.bill_ns or {})]
+    bar = bar_cell(m.bill_ns or {}, latency_of(m).value)
     most = max(
-        (share for share in shares if share[0] != "kernel"), key=lambda s: s[1], default=None
+        (part for part in bar.bar if part[0] != "kernel"), key=lambda part: part[1], default=None
     )
     leader = Cell(f"{label(most[0])} {percent(most[1])}") if most else UNKNOWN
-    return [tax_cell(m), Cell("", bar=tuple(shares)), leader]
+    return [tax_cell(m), bar, leader]
+
+
+def bar_cell(bill_ns: Mapping[str, float], total_ns: float) -> Cell:
+    """Return a breakdown as a bar, a dash where it is not known."""
+    bar = tuple((name, ns / total_ns) for name, ns in lines_of(bill_ns)) if total_ns else ()
+    return Cell("" if bar else NONE, bar=bar)
 
 
 def tax_cell(m: Measurement) -> Cell:

@@ -207,10 +207,10 @@ def proof_text(p: Prediction) -> str:
     )
 
 
-def cut(name: str) -> str:
+def cut(name: str, most: int = NAME_LENGTH) -> str:
     """Return a name from a file as one line without control characters, cut where it is long."""
     line = flat(name)
-    return line if len(line) <= NAME_LENGTH else line[: NAME_LENGTH - 1] + "…"
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _share(ns: float, trace: Mapping[str, Any]) -> str:
