@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 
@@ -78,9 +79,9 @@ def test_any_name_of_timm() -> None:
 
 
 def test_a_missing_extra_is_told(monkeypatch) -> None:
-    found = models.importlib.util.find_spec
+    found = importlib.util.find_spec
     monkeypatch.setattr(
-        models.importlib.util, "find_spec", lambda n: None if n in ("timm", "onnx") else found(n)
+        importlib.util, "find_spec", lambda n: None if n in ("timm", "onnx") else found(n)
     )
     with pytest.raises(UsageError, match=r"timm not installed; pip install 'frameworktax\[vision"):
         models.check(Workload(model="timm:resnet18"))

@@ -8,7 +8,6 @@ torch before, and moves the result to the device and precision asked for.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from frameworktax.errors import UsageError, UserModelError, flat, nearest
 from frameworktax.models.base import SEED
 from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, unmasked
-from frameworktax.models.libraries import libraries_in
+from frameworktax.models.libraries import libraries_in, not_installed
 from frameworktax.models.onnx_file import check as check_file
 from frameworktax.models.torchvision_operators import declare
 
@@ -163,7 +162,8 @@ def describe_names() -> list[dict[str, Any]]:
     known = _registry() | PREFIXES
     families = list(dict.fromkeys(entry.family for entry in known.values()))
     return [
-        {"name": name, "family": entry.family, "summary": entry.summary, "missing": _missing(entry)}
+        {"name": name, "family": entry.family, "summary": entry.summary}
+        | {"missing": not_installed(entry.packages, entry.extra)}
         | {field: getattr(entry, field) for field in LISTED}
         for name, entry in sorted(known.items(), key=lambda row: families.index(row[1].family))
     ]
@@ -174,13 +174,6 @@ def describe_name(name: str) -> Entry | None:
     if ":" in name:
         return None
     return (BUILT_IN if name in BUILT_IN else _registry()).get(name)
-
-
-def _missing(entry: Entry) -> str | None:
-    absent = [p for p in entry.packages if importlib.util.find_spec(p) is None]
-    if not absent:
-        return None
-    return f"{', '.join(absent)} not installed; pip install 'frameworktax[{entry.extra}]'"
 
 
 def is_user_model(name: str) -> bool:
@@ -243,7 +236,7 @@ def check(workload: Workload) -> None:
         raise UserModelError(f"no file {file} (for {name}); check the path")
     if name.startswith("onnx:"):
         check_file(workload)
-    missing = _missing(entry)
+    missing = not_installed(entry.packages, entry.extra)
     if missing is not None:
         raise UsageError(f"model '{name}' cannot be built: {missing}")
 

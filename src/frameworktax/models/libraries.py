@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,6 +36,15 @@ def libraries_in(packages: Iterable[str]) -> tuple[str, ...]:
     """Return those of ``packages`` that are imported ahead, in the order of importing."""
     wanted = set(packages)
     return tuple(name for name in MODULES if name in wanted)
+
+
+def not_installed(packages: Iterable[str], extra: str) -> str | None:
+    """Return which importable packages are missing and what installs them, None if none is."""
+    absent = [name for name in packages if importlib.util.find_spec(name) is None]
+    if not absent:
+        return None
+    install = f"'frameworktax[{extra}]'" if extra else " ".join(absent)
+    return f"{', '.join(absent)} not installed; pip install {install}"
 
 
 def import_library(name: str) -> None:

@@ -13,12 +13,13 @@ a process that may be a different one:
 
 from __future__ import annotations
 
-import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from frameworktax.models.libraries import not_installed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,10 +164,8 @@ class Runtime(ABC):
 
     def missing(self, target: Target) -> str | None:
         """Return why this runtime cannot run here and what to do, or None if it can."""
-        absent = [p for p in self.packages if importlib.util.find_spec(p) is None]
-        if absent:
-            install = f"'frameworktax[{self.extra}]'" if self.extra else " ".join(absent)
-            return f"{', '.join(absent)} not installed; pip install {install}"
+        if reason := not_installed(self.packages, self.extra):
+            return reason
         kind = "cuda" if target.is_cuda else "cpu"
         if kind not in self.devices:
             return f"runs on {' and '.join(self.devices)} only; choose --device {self.devices[0]}"
