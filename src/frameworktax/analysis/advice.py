@@ -20,6 +20,7 @@ from frameworktax.analysis.estimates import (
     one_minus,
     paired_ratio,
     percent,
+    power,
     scaled,
     share_texts,
     times,
@@ -184,16 +185,11 @@ def difference(parity: Parity | None) -> str:
     if found is None:
         return f"outputs differ: {parity.reason}"
     if parity.within_tolerance:
-        return "outputs equal" if found == 0 else f"outputs equal to {_power(found)}"
+        return "outputs equal" if found == 0 else f"outputs equal to {power(found)}"
     where = f" at {parity.worst}" if parity.worst else ""
     return (
-        f"outputs differ by {found:.2g} of the largest{where}, tolerance {_power(parity.tolerance)}"
+        f"outputs differ by {found:.2g} of the largest{where}, tolerance {power(parity.tolerance)}"
     )
-
-
-def _power(value: float) -> str:
-    mantissa, exponent = f"{value:.0e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
 
 
 def advise(

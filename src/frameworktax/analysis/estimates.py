@@ -156,6 +156,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def power(value: float) -> str:
+    """Return a number of any size with one digit, ``5e-7``."""
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
 def share_texts(share: Estimate) -> tuple[str, str]:
     """Return a share and half of its interval in per cent, with the digits that it has.
 

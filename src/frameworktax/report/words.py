@@ -9,6 +9,7 @@ from typing import Any
 
 from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.analysis.estimates import duration as duration
+from frameworktax.analysis.estimates import power
 from frameworktax.records import BILL, Estimate, Measurement, Parity, Points
 
 NONE = "–"
@@ -127,8 +128,7 @@ def parity_words(parity: Parity | None) -> str:
     found = parity.max_relative_difference
     if found is None:
         return f"differs: {parity.reason}"
-    mantissa, exponent = f"{found:.0e}".split("e")
-    size = "exactly" if found == 0 else f"{mantissa}e{int(exponent)}"
+    size = "exactly" if found == 0 else power(found)
     return f"equal, {size}" if parity.within_tolerance else f"differs, {size}"
 
 
