@@ -9,6 +9,7 @@ from typing import Any
 from frameworktax.ablate.ladder import trunk_of
 from frameworktax.ablate.steps import Ablation, Effect, Step
 from frameworktax.analysis.bill import TWIN
+from frameworktax.analysis.estimates import inverse
 from frameworktax.errors import UsageError
 from frameworktax.records import point_name
 from frameworktax.report import vega
@@ -27,6 +28,7 @@ from frameworktax.report.blocks import (
 from frameworktax.report.vega import Spec
 from frameworktax.report.words import (
     NONE,
+    factor,
     milliseconds,
     parity_mark,
     plus_minus,
@@ -135,7 +137,7 @@ def headline(ablation: Ablation) -> str:
     ratio = best.total.ratio
     if ratio.value >= 1:
         return f"{found}; no step is faster"
-    gain = f"{1 / ratio.value:.2f} × ({1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
+    gain = factor(inverse(ratio))
     largest = _largest(ablation)
     step = f"; the largest single step is {largest.rung.title}" if largest else ""
     return f"{found}, {gain} faster with {best.rung.title}{step}"

@@ -19,7 +19,7 @@ lister = group("list", "List models, runtimes and studies, and what is missing."
 
 @lister.command("models")
 def list_models(as_json: AsJson = False) -> None:
-    """Every model by name, and how to bring your own.
+    """List every model by name, and how to bring your own.
 
     Example:
 
@@ -48,7 +48,7 @@ def list_models(as_json: AsJson = False) -> None:
 
 @lister.command("runtimes")
 def list_runtimes(as_json: AsJson = False, device: Device = "auto") -> None:
-    """Every runtime by name, and why one is not available here.
+    """List every runtime by name, and why one is not available here.
 
     Examples:
 
@@ -85,7 +85,7 @@ def list_runtimes(as_json: AsJson = False, device: Device = "auto") -> None:
 
 @lister.command("studies")
 def list_studies(as_json: AsJson = False) -> None:
-    """The paper's studies, for `frameworktax reproduce`.
+    """List the paper's studies, for `frameworktax reproduce`.
 
     Example:
 
@@ -150,7 +150,7 @@ def doctor(
     print_list(
         [asdict(check) for check in checks],
         as_json,
-        ["check", "", "found", "remedy"],
+        ["check", "status", "found", "remedy"],
         [[c.code, c.status, c.text, c.remedy or ""] for c in checks],
     )
 

@@ -11,7 +11,7 @@ from frameworktax import runtimes
 from frameworktax.analysis.advice import difference, proven
 from frameworktax.analysis.estimates import inverse, paired_ratio
 from frameworktax.records import Estimate, Measurement, Run, Workload
-from frameworktax.report.words import duration, size_text
+from frameworktax.report.words import duration, factor, size_text
 from frameworktax.runtimes.base import LOWER, SERIAL, Target
 from frameworktax.runtimes.deployment import LIGHT
 from frameworktax.stats import simultaneous
@@ -333,4 +333,4 @@ def gain_text(gain: Estimate | None) -> str:
     """Return a ratio with its interval."""
     if gain is None:
         return "longer, by how much is unknown,"
-    return f"{gain.value:.2f} × ({gain.low:.2f} to {gain.high:.2f})"
+    return factor(gain)
