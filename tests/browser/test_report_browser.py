@@ -334,8 +334,9 @@ def test_every_plot_is_saved(light):
 
 def test_paper_has_ink_and_no_controls(light, tmp_path):
     light.emulate_media(media="print", color_scheme="dark")
-    light.wait_for_timeout(300)
-    assert light.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    light.wait_for_function(
+        "getComputedStyle(document.body).backgroundColor === 'rgb(255, 255, 255)'"
+    )
     controls = light.locator("button:not(.sort, .box, .chips *), select, input, form")
     assert controls.filter(visible=True).count() == 0
     light.emulate_media(media="screen", color_scheme="light")
@@ -376,7 +377,8 @@ def looks(light):
     def look(scheme, viewport):
         light.emulate_media(color_scheme=scheme)
         light.set_viewport_size(viewport)
-        light.wait_for_timeout(50)  # until the page knows
+        # The page hears of media and size before the next frame but one.
+        light.evaluate("new Promise(on => requestAnimationFrame(() => requestAnimationFrame(on)))")
         light.evaluate("window.frameworktax.draw([])")  # ends when all is drawn anew
         return light
 
