@@ -172,9 +172,10 @@ def test_no_command_prints_help(run):
     assert "measure" in ran.out
 
 
+@pytest.mark.parametrize("more", [[], ["file"]], ids=["alone", "with a file"])
 @pytest.mark.parametrize("command", RETIRED)
-def test_a_retired_command_names_what_replaced_it(monkeypatch, capsys, command):
-    monkeypatch.setattr(sys, "argv", ["frameworktax", *command.split(), "file"])
+def test_a_retired_command_names_what_replaced_it(monkeypatch, capsys, command, more):
+    monkeypatch.setattr(sys, "argv", ["frameworktax", *command.split(), *more])
     with pytest.raises(SystemExit) as leaving:
         cli.main()
     assert leaving.value.code == 2

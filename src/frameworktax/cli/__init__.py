@@ -53,7 +53,7 @@ def main() -> None:
     except FrameworktaxError as error:
         if VERBOSE in sys.argv and QUIET not in sys.argv:
             traceback.print_exception(error)
-        fail(str(error), error.exit_code)
+        fail(replacement(sys.argv[1:]) or str(error), error.exit_code)
     except typer.Exit as leaving:
         sys.exit(leaving.exit_code)
     except USAGE_ERROR as error:
