@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from frameworktax import host, models, runtimes
+from frameworktax.host.inventory import EXTRAS
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.series import series_of
 from frameworktax.records import Point, Workload
@@ -87,6 +88,11 @@ def test_an_extra_is_all_that_a_runtime_asks_for_and_each_version_of_it_is_recor
 def test_an_extra_is_all_that_a_model_asks_for():
     for name, entry in (models.BUILT_IN | models.PREFIXES).items():
         assert lacks(entry.extra, entry.packages) == [], name
+
+
+def test_what_doctor_misses_is_installed_by_the_extra_that_it_names():
+    for package, extra in EXTRAS.items():
+        assert package in installed_by(extra)
 
 
 def test_a_package_that_registers_a_runtime_is_listed(tmp_path, monkeypatch):
