@@ -1,4 +1,5 @@
 import csv
+import gzip
 import io
 import json
 import math
@@ -23,6 +24,7 @@ from frameworktax.report.families import families
 from frameworktax.report.render_markdown import escape, markdown
 from frameworktax.report.render_terminal import print_blocks
 from frameworktax.report.run_blocks import run_blocks
+from frameworktax.report.trace_blocks import trace_blocks
 from frameworktax.report.words import duration, interval, milliseconds, plus_minus, time_text
 from frameworktax.stats import within_one_process
 
@@ -207,6 +209,31 @@ def test_document_comes_back_as_it_was(run, tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json_document.text(run))
     assert json_document.load(path) == run
+
+
+OLDER = sorted((Path(__file__).parents[1] / "data" / "older_documents").glob("*.json.gz"))
+
+
+@pytest.mark.parametrize("path", OLDER, ids=lambda path: path.name.partition(".")[0])
+def test_a_document_that_the_version_before_wrote_is_read_and_shown(path, tmp_path):
+    """Written before the source was laid out anew, in November 2026."""
+    then = json.loads(gzip.decompress(path.read_bytes()))
+    (tmp_path / "run.json").write_text(json.dumps(then))
+    run = json_document.load(tmp_path / "run.json")
+    assert run.headline == then["headline"] in printed(run, 1000)
+    assert [m.latency_ns and m.latency_ns.value for m in run.measurements] == [
+        m["latency_ns"] and m["latency_ns"]["value"] for m in then["measurements"]
+    ]
+    assert (run.trace is None) == (then["trace"] is None)
+
+
+def test_an_older_trace_without_a_device_is_read_without_the_table_that_it_lacks():
+    (path,) = (path for path in OLDER if path.name.startswith("explain-h100"))
+    then = json.loads(gzip.decompress(path.read_bytes()))
+    operator = {"name": "aten::mm", "tax_ns": 1, "calls": 1, "host_ns": 9, "kernel_ns": None}
+    then["trace"] |= {"idle_ns": None, "devices": {}, "operators": [operator]}
+    titles = [one.title for one in trace_blocks(json_document.parse(then, "old.json").trace)]
+    assert "Steps" in titles and "Operators by own time" not in titles
 
 
 def test_document_never_holds_nan(run):

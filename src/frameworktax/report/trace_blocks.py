@@ -143,7 +143,7 @@ def _operators(trace: Mapping[str, Any]) -> Table:
     if trace["idle_ns"] is None:
         return listed(
             "Operators by own time",
-            found,
+            [operator for operator in found if "self_ns" in operator],  # older documents lack it
             {
                 right("own time"): lambda o: time_text(o["self_ns"]),
                 right("share"): lambda o: _share(o["self_ns"], trace),
