@@ -141,8 +141,8 @@ def test_what_ragged_input_needs_is_written_out():
     ("fields", "says"),
     [
         ({"input": "jagged"}, "did you mean 'ragged'"),
-        ({"phase": "dream"}, "have forward, generate"),
-        ({"phase": "generate", "kv_cache": "big"}, "have none, dynamic, static"),
+        ({"phase": "dream"}, "choose forward, generate"),
+        ({"phase": "generate", "kv_cache": "big"}, "choose none, dynamic, static"),
         ({"new_tokens": 4}, "add it"),
         ({"kv_cache": "none"}, "add it"),
         ({"length_mean": 4.0}, "ragged only"),
