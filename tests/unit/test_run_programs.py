@@ -45,10 +45,17 @@ def make_torch():
     """Return as much of torch as is watched."""
 
     class Module:
+        _compiled_call_impl = None
+
         def __init__(self, *inner):
             self.inner = inner
 
-        def __call__(self, *args):
+        def __call__(self, *args):  # as torch's own
+            if self._compiled_call_impl is not None:
+                return self._compiled_call_impl(*args)
+            return self._call_impl(*args)
+
+        def _call_impl(self, *args):
             return self.forward(*args)
 
         def forward(self, *args):
@@ -77,8 +84,11 @@ def make_torch():
 
 
 @pytest.fixture
-def watched(tmp_path, monkeypatch):
-    """Return (torch, clock, what was noted): calls of its modules are noted."""
+def watched(tmp_path, monkeypatch, request):
+    """Return (torch, clock, what was noted): calls of its modules are noted.
+
+    With the parameter ``replaced`` another tool had replaced how a module is called before.
+    """
     for number, thread in list(threading._active.items()):  # of other tests, and ended
         if isinstance(thread, threading._DummyThread):
             del threading._active[number]
@@ -88,6 +98,9 @@ def watched(tmp_path, monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "now", clock)
     torch = make_torch()
+    if getattr(request, "param", None) == "replaced":
+        own = torch.nn.Module.__call__
+        torch.nn.Module.__call__ = lambda self, *args: own(self, *args)
     at_fork = partial(setattr, torch, "forked")
     monkeypatch.setattr(
         module.os, "register_at_fork", lambda after_in_child: at_fork(after_in_child)
@@ -210,6 +223,7 @@ def test_many_calls_fill_chunk_after_chunk(watched):
     assert (thread.rows[:, 1] - thread.rows[:, 0] == 4 * MS).all()
 
 
+@pytest.mark.parametrize("watched", ["own", "replaced"], indirect=True)
 def test_every_thread_has_its_number_of_calls_whatever_has_a_row(watched):
     torch, clock, read = watched
     net, other = timed(torch, clock, 0.001), timed(torch, clock, 0.001)
@@ -261,6 +275,7 @@ def test_time_off_the_processor_of_a_call_that_never_waits_is_of_others(watched,
     assert (detail.queued_ns == off_ns) is not waits
 
 
+@pytest.mark.parametrize("watched", ["own", "replaced"], indirect=True)
 def test_modules_whose_calls_are_counted_are_inner_ones_inside_of_other_calls(watched):
     torch, clock, read = watched
     leaf = timed(torch, clock, 0.001)

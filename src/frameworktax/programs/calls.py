@@ -61,6 +61,8 @@ LIGHT, DETAILED, COUNTED = 1, 2, 3
 HEAD = 3
 COUNTED_WORDS, LEFT = 6, 3
 """Begin, when it is expected to end, how many calls, how many of them are to come, end, root."""
+__tracebackhide__ = True
+"""pytest prints no frames of this module: with an error they would be on standard output."""
 LOW_BYTE = 0 if sys.byteorder == "little" else 7
 MOST_BYTES, MOST_INPUTS = 1 << 26, 64
 """Values of inputs that a process keeps, and calls that they are of."""
@@ -152,9 +154,9 @@ class Recorder:
         tid = get_ident()
         made = self.threads[tid] = Thread(self)
         self.local.leaving = Leaving(self.threads, tid)
-        threading = sys.modules.get("threading")
-        name = threading.current_thread().name if threading else ""
-        if threading and threading.main_thread().ident == tid:
+        threading = sys.modules["threading"]  # torch imports it
+        name = threading.current_thread().name
+        if threading.main_thread().ident == tid:
             self.home, made.calls = made, self.calls
         known = {"thread": get_native_id(), "name": name}
         processes = sys.modules.get("multiprocessing.process")
@@ -296,6 +298,7 @@ class Thread:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.pid = recorder, recorder.pid
+        self.alive = sys.modules["threading"]._active
         self.state: tuple[dict[int, int], list[int]] | bool | None = None
         self.calls: dict[Any, Calls] = {}
         self.rooms: dict[int, tuple[memoryview, int]] = {}
@@ -307,15 +310,17 @@ class Thread:
     def enter(self, state: tuple[dict[int, int], list[int]] | bool | None) -> None:
         """Let a call begin, or be as before it."""
         self.state = state
-        if self is self.recorder.home:
-            is_alone = state is False and len(sys.modules["threading"]._active) == 1
-            self.recorder.inside[0] = False if state is None else is_alone or None
+        if self is not self.recorder.home:
+            return
+        if state is None:
+            self.recorder.inside[0] = False
+        else:
+            self.recorder.inside[0] = (state is False and len(self.alive) == 1) or None
 
     def call(
         self, calls: Calls, is_open: bool, function: Any, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Make a call of the program: it is counted, noted in detail, or timed."""
-        __tracebackhide__ = True
         state, is_timed, begun = self.state, False, None
         if calls.left and state is None:
             calls.left = calls.file[calls.byte] = calls.left - 1
@@ -514,9 +519,11 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     """Return what takes the place of ``Module.__call__``.
 
     Every call of every module comes here, with caches that the model's own work has filled, so that
-    each object and each function of C that is touched costs. So what passes through or is
-    counted is written out, and what torch's own function does is done in its place where it is the
-    one that is known. All else is in ``noted``.
+    each object and each instruction costs: a variable of the function around it is touched twice in
+    every call, whether it is used or not. So what passes through has a function with few of them,
+    and what torch's own function does is done in its place where it is the one that is known. A
+    call that begins where none is under way is in ``outermost`` while calls are counted only, and
+    else in ``noted``.
     """
     from functools import update_wrapper
 
@@ -527,35 +534,36 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     is_known = code is not None and code.co_names == ("_compiled_call_impl", "_call_impl")
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands for it
-        __tracebackhide__ = True  # pytest prints the frames of an error on standard output
         if compiling():  # torch.compile reads this as True, and sees only the line below
             return call(self, *args, **kwargs)
-        mode = inside[0]
-        if not mode:
-            if mode is None or len(alive) != 1:
-                thread = threads_get(get_ident())
-                if thread is None or thread.state is not False:
-                    return noted(self, args, kwargs)
-            else:
-                calls = latest[0]
-                if calls is None or calls.ref() is not self:
-                    calls = latest[0] = counted(id(self))
-                if calls is None or not calls.left:
-                    return noted(self, args, kwargs)
-                calls.left = calls.file[calls.byte] = calls.left - 1
-                inside[0] = True
-                try:
-                    if is_known:
-                        return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
-                    return call(self, *args, **kwargs)
-                finally:
-                    inside[0] = False
-        if is_known:
+        if inside[0]:
             return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
-        return call(self, *args, **kwargs)
+        return outermost(self, args, kwargs)
+
+    def unknown_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiling() or inside[0]:
+            return call(self, *args, **kwargs)
+        return noted(self, args, kwargs)
+
+    def outermost(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if inside[0] is None or len(alive) != 1:
+            thread = threads_get(get_ident())
+            if thread is None or thread.state is not False:
+                return noted(self, args, kwargs)
+            return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+        calls = latest[0]
+        if calls is None or calls.ref() is not self:
+            calls = latest[0] = counted(id(self))
+        if calls is None or not calls.left:
+            return noted(self, args, kwargs)
+        calls.left = calls.file[calls.byte] = calls.left - 1
+        inside[0] = True
+        try:
+            return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+        finally:
+            inside[0] = False
 
     def noted(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        __tracebackhide__ = True
         thread = threads_get(get_ident()) or recorder.thread()
         state = thread.state
         if state is False:
@@ -577,7 +585,7 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
             note(now())
             note(-1)
 
-    return update_wrapper(__call__, call)
+    return update_wrapper(__call__ if is_known else unknown_call, call)
 
 
 def _compiling() -> bool:
@@ -602,7 +610,6 @@ def phase(
     threads_get, inside = recorder.threads.get, recorder.inside
 
     def observed(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
         if inside[0] or compiling():
             return function(*args, **kwargs)
         thread = threads_get(get_ident()) or recorder.thread()
