@@ -321,28 +321,32 @@ class Thread:
         self, calls: Calls, is_open: bool, function: Any, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Make a call of the program: it is counted, noted in detail, or timed."""
-        state, is_timed, begun = self.state, False, None
+        state = self.state
         if calls.left and state is None:
             calls.left = calls.file[calls.byte] = calls.left - 1
-        elif calls.root.is_due():
+            self.enter(is_open)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.enter(None)
+        if calls.root.is_due():
             if self.recorder.inputs and calls.root.ref() is not None:  # of a module
                 self.recorder.see(calls.root, (args[1:], kwargs))
             begun = self.begin_detail(calls.root)
-        else:
-            is_timed = True
-        if is_open or begun is None:
-            self.enter(is_open)
-        begin = now() if is_timed else 0
+            if is_open:
+                self.enter(True)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.end_detail(calls, begun)
+        self.enter(is_open)
+        begin = now()
         try:
             return function(*args, **kwargs)
         finally:
-            end = now() if is_timed else 0
-            if begun is not None:
-                self.end_detail(calls, begun)
-            else:
-                self.enter(state)
-                if is_timed:
-                    self.note(begin, end, calls)
+            end = now()
+            self.enter(state)
+            self.note(begin, end, calls)
 
     def queued(self) -> int:
         """Return ns this thread was ready while others had the processor; −1 if not known."""
