@@ -74,8 +74,10 @@ def machine(monkeypatch, tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
-    def process(pid=PID, *, parent=1, flags=0, state="S", user=0, name="server", tgid=None):
-        stat = f"{pid} ({name} (x) {state} {parent} 0 0 0 0 {flags} " + "0 " * 12 + "77 0\n"
+    def process(
+        pid=PID, *, parent=1, flags=0, state="S", user=0, name="server", tgid=None, start=77
+    ):
+        stat = f"{pid} ({name} (x) {state} {parent} 0 0 0 0 {flags} " + "0 " * 12 + f"{start} 0\n"
         status = f"Name:\t{name}\nTgid:\t{tgid or pid}\nUid:\t{user}\t{user}\t{user}\t{user}\n"
         write(
             pid,
@@ -326,6 +328,45 @@ def test_children_are_followed(machine):
         found = observation.finish()
     assert [one.pid for one in found.processes] == [PID, child, grandchild]
     assert {one.pid for one in found.sections} == {PID, child, grandchild}
+
+
+def test_a_child_with_the_number_of_one_that_ended_is_followed(machine):
+    child = PID + 10
+    machine.write(task__1__children=f"{child} ")
+    machine.process(child, parent=PID)
+    with Observation(PID, root=machine.root) as observation:
+        observation._find_children()
+        shutil.rmtree(machine.root / f"proc/{child}")
+        machine.process(child, parent=PID, name="other", start=78)
+        machine.write(child, task__3__comm="three\n")
+        for one in observation._processes.values():
+            one.sampler.look()
+        observation._find_children()
+        found = observation.finish()
+    assert [(one.pid, one.command[0], one.ended) for one in found.processes] == [
+        (PID, "/bin/server", False),
+        (child, "/bin/server", True),
+        (child, "/bin/other", False),
+    ]
+
+
+def test_what_a_child_starts_is_followed_where_its_own_parent_has_ended(machine):
+    child, grandchild = PID + 10, PID + 20
+    machine.write(task__1__children=f"{child} ")
+    machine.process(child, parent=PID)
+    with Observation(PID, root=machine.root) as observation:
+        observation._find_children()
+        shutil.rmtree(machine.root / f"proc/{PID}")
+        observation._first.sampler.look()
+        machine.write(child, task__2__children=f"{grandchild}")
+        machine.process(grandchild, parent=child)
+        observation._find_children()
+        found = observation.finish()
+    assert [(one.pid, one.ended) for one in found.processes] == [
+        (PID, True),
+        (child, False),
+        (grandchild, False),
+    ]
 
 
 def test_children_that_cannot_be_sampled_are_said(machine, monkeypatch):

@@ -57,13 +57,13 @@ def machine(monkeypatch, tmp_path):
     tasks = tmp_path / f"proc/{PID}/task"
     ran = [0]
 
-    def has(*names, **refused):
+    def has(*names, began=1):
         tasks.mkdir(parents=True, exist_ok=True)
         for one in {path.name for path in tasks.iterdir()} - {str(name) for name in names}:
             (tasks / one / "comm").unlink()
             (tasks / one / "schedstat").unlink(missing_ok=True)
             (tasks / one).rmdir()
-        (tasks.parent / "stat").write_text(f"{PID} (a) Z) S 1 1")
+        (tasks.parent / "stat").write_text(f"{PID} (a) Z) S 1 1 {'0 ' * 16}{began} 0")
         for name in names:
             (tasks / str(name)).mkdir(exist_ok=True)
             (tasks / str(name) / "comm").write_text(f"thread-{name}\n")
@@ -222,6 +222,33 @@ def test_the_process_is_known_to_have_ended(machine):
         sampler.look()
         assert sampler.is_ended
         assert [one.ended for one in sampler.take()] == [True]
+
+
+def test_a_later_process_with_the_same_number_is_another(machine, monkeypatch):
+    monkeypatch.setattr(threads.time, "clock_gettime_ns", lambda clock: 5)
+    machine(PID, 5)
+    with started(sampler_of(machine)) as sampler:
+        machine(PID, 6, began=2)
+        for _ in range(2):
+            sampler.look()
+            assert sampler.is_ended and FakeEvents.opened == set()
+        taken = sampler.take()
+        # By their events: what the files say now is of the other process, and so is its clock.
+        assert [(one.thread, one.ended, one.cpu_ns) for one in taken] == [
+            (5, True, 2000),
+            (PID, True, 2000),
+        ]
+        assert sampler.unseen_cpu_ns is None
+
+
+def test_a_process_lives_on_without_its_first_thread(machine):
+    machine(PID, 5)
+    with started(sampler_of(machine)) as sampler:
+        stat = machine.root / f"proc/{PID}/stat"
+        machine(PID, 5, 6)
+        stat.write_text(stat.read_text().replace(") S", ") Z"))
+        sampler.look()
+        assert not sampler.is_ended and 6 in FakeEvents.opened
 
 
 @needs_perf_event

@@ -34,6 +34,8 @@ INTERVAL_S = 0.1
 """Between two looks: at 64 threads that sleep a look takes 0.3 ms."""
 SLACK = 4
 """A ring holds the samples of so many intervals, for a look that comes late."""
+_START = 19
+"""Of the fields of ``/proc/PID/stat`` from the state on: when the process began."""
 
 
 @dataclass(slots=True)
@@ -184,7 +186,10 @@ class ThreadSampler:
         self.unseen_cpu_ns: int | None = 0
         self.refused: dict[int, str] = {}
         self._events = events
-        self._tasks = root / "proc" / str(pid) / "task"
+        self._folder = root / "proc" / str(pid)
+        self._began: list[str] = []
+        """When the process began, by which it is known from a later one with its number."""
+        self._is_another = False
         self._samples: dict[int, ThreadSamples] = {}
         self._clocks: dict[int, tuple[int | None, int | None]] = {}
         """Of threads that are sampled: CPU time by the scheduler, and by their event."""
@@ -205,6 +210,7 @@ class ThreadSampler:
     def start(self) -> None:
         """Sample from here on."""
         self._since_ns = time.perf_counter_ns()
+        self._began = self._stat()[_START:][:1]
         self.look()
         self._process_cpu_ns = self._process_clock()
         if not self._samples:
@@ -245,11 +251,16 @@ class ThreadSampler:
         with self._events.lock:
             self._events.read()
             try:
-                found = {int(path.name) for path in self._tasks.iterdir()}
+                tasks = () if self._is_another else (self._folder / "task").iterdir()
+                found = {int(path.name) for path in tasks}
             except (FileNotFoundError, ProcessLookupError):
                 found = set()
-            if found <= {self.pid}:
-                self.is_ended = not found or self._is_zombie()
+            if found <= {self.pid} or not found <= self._clocks.keys() | self.refused.keys():
+                stat = self._stat()
+                if stat and stat[_START:][:1] != self._began:
+                    self._is_another, found = True, set()
+                if found <= {self.pid}:
+                    self.is_ended = not found or stat[:1] in ([], ["Z"], ["X"])
             ended = self._clocks.keys() - found
             if ended:
                 self._events.read()  # what came after the first time
@@ -296,18 +307,24 @@ class ThreadSampler:
 
     def _scheduled(self, thread: int) -> int | None:
         """Return a thread's time on a processor; None where it has ended."""
-        words = (read(self._tasks, f"{thread}/schedstat") or "").split()
+        words = self._read(f"task/{thread}/schedstat").split()
         return int(words[0]) if words else None
 
     def _name(self, thread: int) -> str:
-        return read(self._tasks, f"{thread}/comm") or ""
+        return self._read(f"task/{thread}/comm")
 
-    def _is_zombie(self) -> bool:
-        stat = read(self._tasks.parent, "stat") or ""
-        return stat.rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])
+    def _read(self, name: str) -> str:
+        """Return a file of the process, empty where it has none, or another has its number."""
+        return "" if self._is_another else read(self._folder, name) or ""
+
+    def _stat(self) -> list[str]:
+        """Return the fields of its stat, from its state on."""
+        return self._read("stat").rpartition(")")[2].split()
 
     def _process_clock(self) -> int | None:
         """Return the CPU time of all threads of the process, ended ones too."""
+        if self._is_another:
+            return None
         try:
             return time.clock_gettime_ns(~self.pid << 3 | 2)  # as clock_getcpuclockid(3) does
         except OSError:

@@ -389,11 +389,15 @@ class Observation:
             self._fault = error
 
     def _find_children(self) -> None:
-        known = {pid for pid, _ in self._processes}
-        for pid in target.children(self.target.pid, self._root):
-            if pid not in known:
+        living = {pid: one for (pid, _), one in self._processes.items() if not one.sampler.is_ended}
+        # What they start is found where the process that started them has ended, too.
+        first = [pid for pid, one in living.items() if one.target.parent not in living]
+        for pid in [child for one in first for child in target.children(one, self._root)]:
+            if pid not in living:
                 try:
-                    self._add(target.find(pid, self._root))
+                    found = target.find(pid, self._root)
+                    if (pid, found.start) not in self._processes:
+                        self._add(found)
                 except UsageError:
                     continue  # it has ended meanwhile, or has become another user's
                 except OSError as error:
