@@ -38,13 +38,21 @@ def test_a_file_that_ends_the_program_is_named_with_its_line(tmp_path):
         user.build(f"{own}:build", workload)
 
 
-def test_an_error_names_the_users_own_line(tmp_path):
+def test_an_error_names_the_users_own_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))  # as /usr/src/app with Debian's Python
     own = tmp_path / "own.py"
     own.write_text("import json\n\ndef forward():\n    json.loads('no')\n")
     forward = user._function(f"{own}:forward")
     with pytest.raises(ValueError, match="Expecting value") as caught:
         forward()
     assert _user_line(caught.value) == f" ({own}:4)"
+    installed = tmp_path / "lib/python3/dist-packages/own.py"
+    installed.parent.mkdir(parents=True)
+    installed.write_text(own.read_text())
+    with pytest.raises(ValueError, match="Expecting value") as caught:
+        user._function(f"{installed}:forward")()
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next
+    assert _user_line(caught.value) == ""
     with pytest.raises(ValueError, match="Expecting value") as caught:
         json.loads("no")
     caught.value.__traceback__ = caught.value.__traceback__.tb_next

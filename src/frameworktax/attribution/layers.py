@@ -446,9 +446,8 @@ def is_passed(file: str) -> bool:
     """Return whether a source file is neither the user's nor the model library's."""
     if file.startswith("<"):
         return True
-    packages = [f"/site-packages/{name}/" for name in PASSED]
-    inside = "/site-packages/" in file or "/dist-packages/" in file
-    standard = file.startswith(f"{STANDARD}/") and not inside
+    packages = [f"-packages/{name}/" for name in PASSED]  # site, or as Debian says dist
+    standard = file.startswith(f"{STANDARD}/") and "-packages/" not in file
     return standard or file.startswith(f"{OWN}/") or any(name in file for name in packages)
 
 

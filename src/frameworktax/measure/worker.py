@@ -380,11 +380,12 @@ def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int:
 
 def _user_line(error: BaseException) -> str:
     """Return where in the user's own code an error came from, nothing where it did not."""
-    ours = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), "<")
+    from frameworktax.attribution.layers import is_passed
+
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(ours) and "site-packages" not in frame.filename
+        if not is_passed(frame.filename) and "-packages/" not in frame.filename
     ]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 

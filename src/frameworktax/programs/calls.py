@@ -658,7 +658,7 @@ def caller() -> str:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(("<", OWN)) and "/site-packages/torch/" not in file:
+        if not file.startswith(("<", OWN)) and "-packages/torch/" not in file:
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
