@@ -42,6 +42,8 @@ def test_a_sample_goes_to_the_first_signal_that_was_handled_after_it():
         ("<frozen importlib>", True),
         (f"{sysconfig.get_path('purelib')}/transformers/models/bert/modeling_bert.py", False),
         ("/home/user/net.py", False),
+        ("/usr/src/app/net.py", False),
+        ("/usr/lib/python3/dist-packages/torch/nn/modules/linear.py", True),
     ],
 )
 def test_lines_are_those_of_the_user_and_the_model_library(file, passed):
