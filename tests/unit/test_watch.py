@@ -264,6 +264,17 @@ def test_one_call_in_twenty_is_sampled(clock, seen, made):
     recorder.join()
 
 
+def test_without_samples_no_call_begins_one(clock, seen, monkeypatch):
+    begun = []
+    monkeypatch.setattr(Watch, "_begin_sample", lambda *_: begun.append(1))
+    recorder = Watch("m", seen, sample=0, interval_s=HOUR_S, clock=clock)
+    for _ in range(10):
+        call(recorder, clock, MS)
+    recorder.end()
+    recorder.join()
+    assert (len(seen.calls), begun) == (10, [])
+
+
 def test_nested_calls_count_once_and_by_the_outermost(clock, seen, watched):
     model = Doubler()
     one = watched(model, calls=("__call__", "twice"), exporter=seen, name="d")

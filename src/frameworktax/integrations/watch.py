@@ -350,7 +350,9 @@ class Watch:
 
     def _gap(self, coin: random.Random) -> int:
         """Return how many calls are passed over before the next that is sampled."""
-        if not 0 < self.sample < 1:
+        if not self.sample:
+            return sys.maxsize
+        if self.sample == 1:
             return 0
         return int(math.log(1 - coin.random()) / math.log(1 - self.sample))
 
