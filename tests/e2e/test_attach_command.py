@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -76,6 +77,21 @@ def test_ctrl_c_ends_the_observation_with_its_table(shell, target):
     assert process.returncode == 0
     assert str(target.pid) in out
     assert target.poll() is None
+
+
+@needs_perf_event
+def test_a_process_that_is_not_python_has_its_native_breakdown_for_one_at_a_time(shell):
+    with subprocess.Popen(["sleep", "600"]) as sleeping:
+        command = [sys.executable, "-m", "frameworktax", "attach", str(sleeping.pid), "--quiet"]
+        with subprocess.Popen([*command, "--json", "-"], stdout=subprocess.PIPE) as process:
+            wait_until_attached(process)
+            shell("attach", str(sleeping.pid)).refused("another frameworktax", str(sleeping.pid))
+            process.send_signal(signal.SIGINT)
+            found = json.loads(process.communicate()[0])
+        sleeping.kill()
+    assert process.returncode == 0
+    (seen,) = found["processes"]
+    assert not seen["is_python"] and "not-python" in [note["code"] for note in seen["notes"]]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -130,6 +131,17 @@ def test_a_module_and_a_program_of_the_path_run_too(program):
     assert calls_in(program)[1] == [[50]]
 
 
+def test_a_test_that_fails_in_a_call_has_the_output_of_the_plain_run(program):
+    program.write("test_it.py", "from program import Net\ndef test_it(): Net()('no number')\n")
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    ran = program("run", "--json", "run.json", *words)
+    code, out = plain(program, *words)
+    took = re.compile(r"in [\d.]+s")
+    assert (ran.code, took.sub("", ran.out)) == (code, took.sub("", out))
+    assert code == 1 and "TypeError" in out
+    assert calls_in(program)[1] == [[1]]
+
+
 def test_a_signal_to_the_command_is_the_programs(program):
     done = subprocess.Popen(
         [sys.executable, "-m", "frameworktax", "run", "--quiet", "program.py", "wait"],
@@ -227,6 +239,69 @@ def test_what_is_known_of_a_program_with_torch_comes_back(shell):
     assert spin["file"].endswith("known.py") and spin["line"] == 12
     # Waiting for other processes is in the block's share alone.
     assert net["tax_share"]["low"] - 0.05 <= high and low - 0.05 <= net["tax_share"]["high"]
+
+
+LOADING = """
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __init__(self):
+        self.scale = torch.nn.Linear(4, 4)
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        with torch.no_grad():
+            return self.scale(torch.full((4,), float(index)))
+
+torch.set_num_threads(1)
+net = torch.nn.Sequential(torch.nn.Linear(4, 2))
+for batch in DataLoader(Rows(), batch_size=4, num_workers=int(sys.argv[1])):
+    print(tuple(net(batch).shape))
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_loads_data_has_its_calls_and_the_wait_for_it_is_none_of_them(shell, workers):
+    """Ten batches of four rows, each made by a module: in the program, or in forked workers."""
+    shell.write("loading.py", LOADING)
+    ran = shell("run", "--json", "run.json", "loading.py", str(workers))
+    assert (ran.code, ran.out) == plain(shell, "loading.py", str(workers)), ran.err
+    found, _ = calls_in(shell)
+    sections = [
+        {(kind["kind"], kind["name"]): kind["calls"] for kind in section["kinds"]}
+        for section in found["sections"]
+        if section["kinds"]
+    ]
+    rows = ("module", "Linear")
+    # The last time there is no batch any more.
+    main = {("data", f"DataLoader, {workers} workers"): 11, ("module", "Sequential"): 10}
+    main |= {} if workers else {rows: 40}
+    assert main in sections
+    assert [one for one in sections if one != main] == [{rows: 20}] * workers
+
+
+TOKENISING = """
+import tokenizers
+import transformers
+words = tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?")
+tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words))
+for _ in range(5):
+    print(tokenizer("a")["input_ids"])
+"""
+
+
+def test_calls_of_a_tokeniser_are_between_calls(shell):
+    shell.write("tokenising.py", TOKENISING)
+    ran = shell("run", "--json", "run.json", "tokenising.py")
+    assert (ran.code, ran.out) == (0, "[0]\n" * 5), ran.err
+    found, calls = calls_in(shell)
+    assert calls == [[5]]
+    (kinds,) = [section["kinds"] for section in found["sections"] if section["kinds"]]
+    assert kinds[0]["kind"] == "tokenise"
 
 
 INPUTS = """

@@ -111,6 +111,8 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["measure", "mlp", "bert-base"], ["measure --help"]),
         (["compare", "a", "b", "--gate", "5"], ["write 5% or 0.05"]),
         (["attach"], ["PID"]),
+        (["attach", "1"], ["process 1"]),
+        (["attach", "999999999"], ["there is no process 999999999"]),
         (["attach", "4711", "--duration", "soon"], ["--duration"]),
         (["attach", "4711", "-o", "tax.svg"], [".collapsed"]),
         (["ablate", "bert-base", "--paths", "onnx"], ["'onnx', did you mean 'onnxruntime'?"]),
