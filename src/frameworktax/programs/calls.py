@@ -252,20 +252,19 @@ class Recorder:
 class Root:
     """A module, or a function such as backward, that the program calls."""
 
-    __slots__ = ("calls", "cost", "index", "inside", "owed", "ref")
+    __slots__ = ("cost", "detailed", "index", "inside", "owed", "ref")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.inside: dict[int, int] = {}
         self.ref: Callable[[], Any] = lambda: None
-        self.calls = 0
+        self.detailed = 0
         self.owed = 0.0
         self.cost = BASE_NS
 
     def is_due(self) -> bool:
-        """Count a call that begins; return whether it is to be noted in detail."""
-        self.calls += 1
-        return self.calls <= FIRST or self.owed >= self.cost
+        """Return whether a call that begins is to be noted in detail."""
+        return self.detailed < FIRST or self.owed >= self.cost
 
 
 class Calls:
@@ -429,6 +428,7 @@ class Thread:
 
     def begin_detail(self, root: Root) -> tuple[Any, ...]:
         """Begin a call that is noted in detail; what is returned is for ``end_detail``."""
+        root.detailed += 1
         root.owed = 0.0
         notes: list[int] = []
         before = self.state
@@ -526,8 +526,8 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     each object and each instruction costs: a variable of the function around it is touched twice in
     every call, whether it is used or not. So what passes through has a function with few of them,
     and what torch's own function does is done in its place where it is the one that is known. A
-    call that begins where none is under way is in ``outermost`` while calls are counted only, and
-    else in ``noted``.
+    call in the only thread that begins where none is under way is counted in ``outermost`` or timed
+    in ``timed``; all else is in ``noted``.
     """
     from functools import update_wrapper
 
@@ -558,14 +558,29 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
         calls = latest[0]
         if calls is None or calls.ref() is not self:
             calls = latest[0] = counted(id(self))
-        if calls is None or not calls.left:
+        if calls is None:
             return noted(self, args, kwargs)
+        if not calls.left:
+            return (noted if calls.root.is_due() else timed)(self, args, kwargs)
         calls.left = calls.file[calls.byte] = calls.left - 1
         inside[0] = True
         try:
             return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
         finally:
             inside[0] = False
+
+    def timed(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        calls, thread = latest[0], threads_get(get_ident())
+        if thread is None or calls is None or thread is not recorder.home:
+            return noted(self, args, kwargs)  # Python did not start it, and does not list it yet
+        inside[0] = True
+        begin = now()
+        try:
+            return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+        finally:
+            end = now()
+            inside[0] = False
+            thread.note(begin, end, calls)
 
     def noted(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = threads_get(get_ident()) or recorder.thread()
