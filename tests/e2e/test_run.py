@@ -133,7 +133,7 @@ def test_a_module_and_a_program_of_the_path_run_too(program):
 
 def test_a_test_that_fails_in_a_call_has_the_output_of_the_plain_run(program):
     program.write("test_it.py", "from program import Net\ndef test_it(): Net()('no number')\n")
-    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short")
     ran = program("run", "--json", "run.json", *words)
     code, out = plain(program, *words)
     took = re.compile(r"in [\d.]+s")
