@@ -571,7 +571,7 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
 
     def timed(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         calls, thread = latest[0], threads_get(get_ident())
-        if thread is None or calls is None or thread is not recorder.home:
+        if thread is None or calls is None:
             return noted(self, args, kwargs)  # Python did not start it, and does not list it yet
         inside[0] = True
         begin = now()
