@@ -104,4 +104,4 @@ def test_init(here):
     assert here("sweep", "study.toml", "--dry-run").code == 0
     here("init", "new.toml", "--from-optimum-benchmark", "c.yaml").refused("docs/studies.md")
     assert not (here.folder / "new.toml").exists()
-    here("schema", "study").refused("comparison")
+    here("schema", "study").refused("docs/studies.md")
