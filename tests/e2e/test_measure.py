@@ -84,7 +84,7 @@ def test_methods_are_named(session):
     found = points(run)
     for runtime in ("eager", "onnxruntime"):  # the second by machine code
         assert found[runtime, 1]["bill_method"].startswith("program-counter-sampling")
-    assert found["eager", 1]["warm_overhead_ns"]["value"] > 0
+    assert found["eager", 1]["warm_overhead_ns"] is None  # its twin was not asked for
     assert "block-medians" in found["eager", 1]["latency_ns"]["method"]
 
 

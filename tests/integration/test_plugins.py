@@ -92,7 +92,7 @@ def test_it_is_measured(plugin):
     words = command("measure")
     for option, value in (("--time-budget", "15min"), ("--until", "90%")):
         words[words.index(option) + 1] = value
-    ran = run(plugin, words)
+    ran = run(plugin, [*words, "--twin", "all"])
     assert ran.returncode == 0, ran.stderr
     document = json.loads((plugin / words[words.index("--json") + 1]).read_text())
     found = {m["runtime"]: m for m in document["measurements"]}

@@ -64,13 +64,14 @@ class Ran:
         self.listener = Listener()
         self.tmp_path = tmp_path
         self.at_once = True
+        self.sampler = "perf-event"
         self.patch = monkeypatch.setattr
 
     def run(self, runtimes=RUNTIMES, batches=BATCHES, platform="cpu", **plan):
         self.patch("frameworktax.runtimes.get", runtime)
         if self.at_once:
             self.patch(measuring, "ThreadPoolExecutor", AtOnce)
-        self.patch(measuring, "usable_sampler", lambda: "perf-event")
+        self.patch(measuring, "usable_sampler", lambda: self.sampler)
         points = tuple(
             Point(
                 workload=Workload(model="own.py:build", batch=batch),
@@ -300,10 +301,17 @@ def test_the_effort_counts_calls_that_were_timed_or_sampled(ran):
 
 def test_twins_come_after_what_was_asked_for(ran):
     ran.host.has_twin = True
-    blocks = ran.run().blocks
+    blocks = ran.run(twin="all").blocks
     first = next(i for i, (name, *_) in enumerate(blocks) if "twin" in name)
     assert {one[:2] for one in blocks[:first]} == {(n, b) for n in RUNTIMES for b in BATCHES}
-    assert {name for name, *_ in blocks if "twin" in name} == {"eager (twin)"}
+    assert {name for name, *_ in blocks if "twin" in name} == {f"{n} (twin)" for n in RUNTIMES}
+
+
+@pytest.mark.parametrize("sampler", ["perf-event", None])
+def test_unasked_twins_are_measured_only_where_nothing_can_be_sampled(ran, sampler):
+    ran.host.has_twin, ran.sampler = True, sampler
+    twins = {name for name, *_ in ran.run().blocks if "twin" in name}
+    assert twins == (set() if sampler else {f"{name} (twin)" for name in RUNTIMES})
 
 
 @pytest.mark.parametrize("slow", ["slow-export", "slow-call"])

@@ -58,8 +58,7 @@ class Plan:
         setup_limit_s: time limit of each step of set-up.
         budget_option: what a user gives more of, for messages.
         setup_option: the same for the limit of a step.
-        twin: ``auto`` for eager and where no sampler separates kernels from the rest, ``all``,
-            ``none``.
+        twin: ``auto`` where no sampler separates kernels from the rest, ``all``, ``none``.
         by: what breakdowns are broken down by: one of ``records.BY``, ``auto`` for modules where
             that takes little, ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a

@@ -402,19 +402,18 @@ class Setup:
             self._series.append(floor)
 
     def _add_twins(self) -> list[Series]:
+        """Add the twins that were asked for, or that are needed because nothing can be sampled."""
         twins: list[Series] = []
-        for series in self._series:
+        kinds = ("all",) if self._bench.sampler is not None else ("all", "auto")
+        for series in self._series if self._plan.twin in kinds else ():
             model = self._described.get(series.config)
             if model is None or not model.has_twin or series.dead or not series.timed:
                 continue
             if series.target.is_cuda or series.is_floor:
                 continue
-            is_needed = self._bench.sampler is None or series.is_eager
-            is_auto = self._plan.twin == "auto" and is_needed
-            if self._plan.twin == "all" or is_auto:
-                own = series.points.values()
-                points = [replace(p, workload=replace(p.workload, twin=True)) for p in own]
-                twins += series_of(points, self._plan, self._bench.scratch)
+            own = series.points.values()
+            points = [replace(p, workload=replace(p.workload, twin=True)) for p in own]
+            twins += series_of(points, self._plan, self._bench.scratch)
         self._series += twins
         return twins
 
