@@ -152,6 +152,16 @@ def test_what_was_judged_once_is_kept(tmp_path, monkeypatch):
     assert Known(b"library", 7).get(1, lambda: [(1, "other")]) == [(1, "other")]
 
 
+def test_what_is_known_needs_no_disassembler(tmp_path, monkeypatch):
+    """Importing it takes longer than a sample."""
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
+    first = Known(b"library", 7)
+    first.get(1, lambda: [(1, "kernel")])
+    first.save()
+    monkeypatch.setattr(machine_code, "disassembler", None)
+    assert Known(b"library", 7).get(1, lambda: [(1, "other")]) == [(1, "kernel")]
+
+
 def test_functions_have_ends():
     table = SymbolTable(_largest_library())
     starts, ends = table.functions, table.ends

@@ -190,7 +190,7 @@ class Known:
     """
 
     def __init__(self, library: memoryview | bytes, size: int) -> None:
-        rules = Path(__file__).read_bytes() + bytes(disassembler() is not None)
+        rules = Path(__file__).read_bytes() + bytes(is_available())
         name = hashlib.blake2b(rules + library[: 1 << 20], digest_size=12).hexdigest()
         self._file = cache_folder() / "machine-code" / f"{name}-{size}.json"
         self._judged: dict[int, Judged] = {}
