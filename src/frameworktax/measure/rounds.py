@@ -126,27 +126,31 @@ class Rounds:
     def precise(self, keep_s: float = 0.0) -> None:
         """Give rounds to the group whose intervals narrow most per second, until all are done.
 
-        ``keep_s`` of the time budget are left to other processes.
+        A round that would not end in time is not begun, and where one would not, none is waited
+        for. ``keep_s`` of the time budget are left to other processes.
         """
         effort, most_s = self._bench.effort, self._plan.precise_s
         while (left_s := min(self.left_s - keep_s, most_s - effort.measured_s)) > 0:
-            open_groups = [
-                (gain / schedule.rounds_s(runs), runs)
-                for group in self.groups()
-                if (runs := self._open(group))
-                if (gain := max(schedule.narrowing(run.of_point) for run in runs))
-            ]
-            if not open_groups:
+            due: list[tuple[float, Runs]] = []
+            pauses_s: list[float] = []
+            all_fit = True
+            for runs in filter(None, map(self._open, self.groups())):
+                gain = max(schedule.narrowing(run.of_point) for run in runs)
+                cost_s, pause_s = self._cost_s(runs), self._pause_s(runs)
+                if pause_s + cost_s > left_s:
+                    all_fit = False
+                elif pause_s:
+                    pauses_s.append(pause_s)
+                elif gain:
+                    due.append((gain / cost_s, runs))
+            if due:
+                self._bench.reporter.remaining(left_s)
+                _, runs = max(due, key=lambda pair: pair[0])
+                self._make(runs)
+            elif pauses_s and all_fit:  # nothing else is left to do
+                self._clock.sleep(min(pauses_s))
+            else:
                 return
-            self._bench.reporter.remaining(left_s)
-            now = self._clock.wall_ns()
-            due = [(gain, runs) for gain, runs in open_groups if self._due_ns(runs) <= now]
-            if not due:  # nothing else is left to do
-                pause_s = (min(self._due_ns(runs) for _, runs in open_groups) - now) / 1e9
-                self._clock.sleep(min(pause_s, left_s))
-                continue
-            _, runs = max(due, key=lambda pair: pair[0])
-            self._make(runs)
 
     def place(self) -> None:
         """Find which layers pay: a run of its own, after which nothing is timed in its process.
@@ -205,11 +209,20 @@ class Rounds:
         )
         return beside if is_done else asked + beside
 
-    def _due_ns(self, runs: Runs) -> int:
+    def _pause_s(self, runs: Runs) -> float:
+        """Return how long a group is to wait for its next round."""
         ended = self._ended_ns.get(schedule.group_of(runs[0].series, runs[0].batch))
+        if ended is None:
+            return 0.0
         is_alone = max(len(run.of_point) for run in runs) < 2
         alone_s = min(ALONE_SPACING_S, ALONE_SPACING_SHARE * self._plan.budget_s)
-        return 0 if ended is None else ended + round((alone_s if is_alone else SPACING_S) * 1e9)
+        past_s = (self._clock.wall_ns() - ended) / 1e9
+        return max(0.0, (alone_s if is_alone else SPACING_S) - past_s)
+
+    def _cost_s(self, runs: Runs) -> float:
+        """Return what a round of these takes, the smallest batch beside them included."""
+        beside_s = sum(schedule.block_s(run.call_ns) for run in self._smallest(runs))
+        return schedule.rounds_s(runs) + beside_s
 
     # --- one round ------------------------------------------------------------------------------
 
