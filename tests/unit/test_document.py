@@ -15,6 +15,7 @@ from frameworktax.records import (
     EVERY_THREAD,
     LINEAR_REASON,
     Attribution,
+    Effort,
     LeftOut,
     Outcome,
     Point,
@@ -290,6 +291,24 @@ def test_points_of_several_hosts_are_told():
     more = replace(first, session="20990101T000000-0", environment=elsewhere)
     told = {note.code: note.text for note in build([*records, more]).notes}
     assert told["several-hosts"].startswith("measured on 2 hosts")
+
+
+def test_the_tools_own_tax_is_over_all_sessions_and_shown_with_everything():
+    records = data.sample_records()
+    assert build(records).own_tax is None
+    for session, calls_ns in (("a", 30), ("b", 40)):
+        records.append(
+            Effort(session=session, wall_ns=100, setup_ns=40, measuring_ns=50, calls_ns=calls_ns)
+        )
+    run = build(records)
+    own = run.own_tax
+    assert (own.wall_ns, own.setup_ns, own.measuring_ns, own.calls_ns) == (200, 80, 100, 70)
+    assert own.share == pytest.approx(0.65)
+    for full in (False, True):
+        out = io.StringIO()
+        print_blocks(run_blocks(run), Console(file=out, width=80), full=full)
+        rows = [line.split() for line in out.getvalue().splitlines()]
+        assert (["own", "tax", "65", "%"] in rows) is full
 
 
 def test_points_asked_for_and_measured():

@@ -395,3 +395,15 @@ def test_a_sweep_without_a_result_writes_its_document(tmp_path, monkeypatch):
     document = json.loads(path.read_text())
     assert document["points"]["measured"] == 0 < document["points"]["asked"]
     assert {(m["status"], m["reason"]) for m in document["measurements"]} == {("failed", "why")}
+
+
+def test_a_quiet_sweep_says_how_many_points_are_missing(tmp_path, monkeypatch, capsys):
+    executor = FakeExecutor(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
+    monkeypatch.setattr(
+        sys.modules["frameworktax.sweep.run"],
+        "sweep",
+        lambda *a, **k: sweep(tmp_path, executor).run(),
+    )
+    app(["sweep", "study.toml", "--quiet"], standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("frameworktax: 2 of 4 points") and err.count("\n") == 1
