@@ -126,16 +126,21 @@ def test_what_is_forked_looks_like_what_is_started(
             "       for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')}\n"
             "mapped = {line.split()[-1] for line in open('/proc/self/maps')}\n"
             "fds -= mapped\n"  # whose symbols samples need
+            "import _thread\n"
+            "held = [f'{name}.{key}' for name, module in list(sys.modules.items())\n"
+            "        for key, value in list(getattr(module, '__dict__', {}).items())\n"
+            "        if isinstance(value, _thread.LockType) and value.locked()\n"
+            "        or isinstance(value, _thread.RLock) and value._is_owned()]\n"
             "own = os.getpid()\n"
             "shown = [v for v in open('/proc/self/environ').read().split(chr(0))\n"
             "         if 'scratch-test' in v]\n"
             "command = [w for w in open('/proc/self/cmdline').read().split(chr(0))\n"
             "           if 'measure' in w]\n"
-            "write([sorted(fds), os.getsid(0) == own, os.getpgid(0) == own, shown, command,\n"
-            "       dict(sorted(os.environ.items())), tempfile.gettempdir(), os.getcwd(),\n"
+            "write([sorted(fds), sorted(held), os.getsid(0) == own, os.getpgid(0) == own,\n"
+            "       shown, command, dict(sorted(os.environ.items())), tempfile.gettempdir(),\n"
             "       os.sched_getaffinity(0), torch.initial_seed(), torch.rand(3).tolist(),\n"
             "       signal.getsignal(signal.SIGINT), signal.pthread_sigmask(0, []),\n"
-            "       len(os.listdir('/proc/self/task'))])"
+            "       os.getcwd(), len(os.listdir('/proc/self/task'))])"
         )
         told.append(load(worker, tmp_path, source))
         assert worker.started == ("forked" if forks else "started")
@@ -237,11 +242,12 @@ def test_a_library_that_a_fork_would_break_is_imported_by_a_started_process(
     assert worker.started == "forked"
 
 
+@pytest.mark.parametrize(("line", "what"), [(THREAD, "threads"), (CHILD, "processes")])
 def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process(
-    templates, tmp_path
+    templates, tmp_path, line, what
 ):
     (tmp_path / "own.py").write_text(
-        f"{THREAD}\nimport torch\n"
+        f"{line}\nimport torch\n"
         "def build():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
     )
     point = Point(workload=Workload(model=f"{tmp_path / 'own.py'}:build"), runtime="eager")
@@ -264,7 +270,7 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
         assert worker.started == "started" and series.workers[0] is worker
         assert [note.code for note in worker.notes] == ["not-forked"]
         (note,) = series.notes
-        assert note.code == "begins-others" and "threads" in note.text
+        assert note.code == "begins-others" and f"starts {what}," in note.text
         assert series.bind(0, 1, Gate(templates), 120.0, 5.0).warmup_calls > 10
     finally:
         for worker in begun:
