@@ -524,6 +524,21 @@ def test_blocks_of_a_session_are_timed_in_quiet(ran, monkeypatch):
     assert ran.blocks
 
 
+def test_what_is_timed_is_pinned_and_what_is_warmed_up_is_not(ran):
+    pinned = {}
+
+    def before(worker, request):
+        if request.step == "pin":
+            pinned[worker] = bool(getattr(request, "cpus", ()))
+        if request.step == "bind":
+            assert not pinned.get(worker)
+        if request.step in ("block", "sample") and worker.runtime != "null":
+            assert pinned[worker]
+
+    ran.host.before = before
+    assert len(set(ran.run().blocks)) == 3 * len(RUNTIMES) * len(BATCHES)
+
+
 def test_layers_are_measured_after_all_that_is_timed_which_is_the_same_without(ran, monkeypatch):
     monkeypatch.setattr(FakeRuntime, "places", ("module",))
     ran.host.noise = 0

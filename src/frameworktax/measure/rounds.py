@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -285,6 +285,13 @@ class Rounds:
                 self._pinned.add(worker)
                 with contextlib.suppress(WorkerError):  # it shows up again when it is timed
                     worker.request(Server.pin, 30.0, cpus=self._cpus)
+
+    def unpin(self, workers: Iterable[Worker]) -> None:
+        """Let processes warm up on whatever they could use at first; they are pinned again later."""
+        for worker in self._pinned.intersection(workers):
+            self._pinned.discard(worker)
+            with contextlib.suppress(WorkerError):  # as above
+                worker.request(Server.pin, 30.0)
 
     def _calibrate(self) -> None:
         """Time the calibrator, and the harness's own cost until that is known."""

@@ -204,6 +204,7 @@ class MeasuringSession:
         for series, batch in points:
             series.open.discard(batch)
             batches.setdefault(series, []).append(batch)
+        self._rounds.unpin(one.workers[0] for one in batches if 0 in one.workers)
         binds = [self._pool.submit(self._bind_all, one, 0, its) for one, its in batches.items()]
         self._await(binds)
         runs = [series.runs[batch, 0] for series, batch in points if (batch, 0) in series.runs]

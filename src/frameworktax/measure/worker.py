@@ -61,6 +61,7 @@ class Server:
         self._calibrator_ns = 0
         self._drawn: tuple[Workload, Model] | None = None
         self._deployment: Deployment | None = None
+        self._unpinned: set[int] = set()
 
     def answer(self, step: str, given: Mapping[str, Any]) -> Any:
         """Call a method by name; whatever the model or the runtime raises becomes a ``Failure``."""
@@ -256,11 +257,15 @@ class Server:
         )
         return protocol.attribution(found)
 
-    def pin(self, *, cpus: tuple[int, ...]) -> None:
-        """Pin every thread of this process; set-up before it may use the whole machine."""
+    def pin(self, *, cpus: tuple[int, ...] = ()) -> None:
+        """Pin every thread of this process; to none: it may use again what it could at first.
+
+        What is set up and warmed up may use the whole machine.
+        """
+        self._unpinned = self._unpinned or os.sched_getaffinity(0)
         for thread in Path("/proc/self/task").iterdir():
             with contextlib.suppress(ProcessLookupError):  # a thread that ended meanwhile
-                os.sched_setaffinity(int(thread.name), cpus)
+                os.sched_setaffinity(int(thread.name), cpus or self._unpinned)
 
     def memory(self) -> int:
         """Return how many bytes of memory this process holds now."""
