@@ -23,6 +23,7 @@ from frameworktax.records import (
     Effort,
     LeftOut,
     Outcome,
+    Parity,
     Point,
     Subject,
     Workload,
@@ -296,6 +297,23 @@ def test_processes_end_side_by_side(ran, monkeypatch):
     ran.at_once = False
     ran.run(("eager",), (1,), processes=1)
     assert {worker.runtime for worker in ran.host.workers} == {"set-up", "eager", "null"}
+
+
+def test_outputs_of_runtimes_are_written_side_by_side(ran, monkeypatch):
+    monkeypatch.setattr(measuring.host, "usable_cpus", lambda: (0, 1))
+    both, ran.at_once = threading.Barrier(2, timeout=600), False
+    is_ready = threading.Event()  # so that both are visited together
+
+    def before(worker, request):
+        if request.step == "load" and worker.runtime == "eager":
+            assert is_ready.wait(600)
+        if request.step == "output":
+            both.wait()
+
+    ran.host.before = before
+    ran.listener.ready = lambda label: is_ready.set() if label == "fast" else None
+    ran.run(("eager", "fast"), (1,), processes=1)
+    assert {parity.within_tolerance for parity in ran.of(Parity)} == {True}
 
 
 def test_the_effort_counts_calls_that_were_timed_or_sampled(ran):

@@ -310,6 +310,12 @@ class OutputChecks:
         self._bench = bench
         self._waiting: list[tuple[Series, int]] = []
 
+    def write(self, series: Series, batch: int) -> None:
+        """Have the outputs of a point written that are to be compared, beside those of others."""
+        if series.timed and series.is_compared:
+            with contextlib.suppress(WorkerError):  # it shows up again when it is timed
+                self._output(series, batch)
+
     def compare(self, points: Sequence[tuple[Series, int]] = (), *, last: bool = False) -> None:
         """Compare points with eager, and those that waited; ``last``: no more comes of eager."""
         waiting, self._waiting = [*self._waiting, *points], []

@@ -15,7 +15,7 @@ import random
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib import import_module
@@ -217,9 +217,11 @@ class MeasuringSession:
             rounds = schedule.first_rounds(ready, self._plan.processes, self._rounds.left_s)
             self._rounds.first(runs, rounds, self._beside(points))
 
-    def _bind_all(self, series: Series, process: int, batches: Iterable[int]) -> None:
+    def _bind_all(self, series: Series, process: int, batches: Sequence[int]) -> None:
         for batch in batches:
             self._setup.bind(series, process, batch)
+        for batch in batches if process == 0 else ():  # once all are warm: a call may end it
+            self._outputs.write(series, batch)
 
     def _beside(self, points: Points) -> Runs:
         """Return eager's runs at these batch sizes, where measured before: for the ratios."""
