@@ -139,6 +139,7 @@ def is_judged(library: str, named: bool) -> bool:
     return not bucket and (not detail or (not named and detail in ("engine", "torch")))
 
 
+@cache
 def _of_library(library: str) -> Place:
     """Return the place of a library; modules of the standard library in C belong to python."""
     module = library.split(".")[0]
