@@ -287,7 +287,7 @@ class Rounds:
                     worker.request(Server.pin, 30.0, cpus=self._cpus)
 
     def unpin(self, workers: Iterable[Worker]) -> None:
-        """Let processes warm up on whatever they could use at first; they are pinned again later."""
+        """Let processes warm up on all they could use at first; they are pinned again later."""
         for worker in self._pinned.intersection(workers):
             self._pinned.discard(worker)
             with contextlib.suppress(WorkerError):  # as above
