@@ -247,8 +247,7 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
     templates, tmp_path, line, what
 ):
     (tmp_path / "own.py").write_text(
-        f"{line}\nimport torch\n"
-        "def build():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
+        f"{line}\nimport torch\ndef build():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
     )
     point = Point(workload=Workload(model=f"{tmp_path / 'own.py'}:build"), runtime="eager")
     plan = Plan(points=(point,), folder=tmp_path / "cache")
