@@ -68,11 +68,11 @@ def test_the_measuring_process_keeps_its_diet(worker, tmp_path):
 
 def test_a_pinned_process_may_use_again_what_it_could_before(worker, tmp_path):
     load(worker, tmp_path, "null")
-    (thread,) = Path(f"/proc/{worker._process.number}/task").iterdir()
     usable = os.sched_getaffinity(0)
     for cpus in ((min(usable),), (max(usable),), ()):
         worker.request(Server.pin, LIMIT_S, cpus=cpus)
-        assert os.sched_getaffinity(int(thread.name)) == set(cpus or usable)
+        for thread in Path(f"/proc/{worker._process.number}/task").iterdir():
+            assert os.sched_getaffinity(int(thread.name)) == set(cpus or usable)
 
 
 def test_the_null_runtime_loads_no_engine(worker, tmp_path):
