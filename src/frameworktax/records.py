@@ -268,7 +268,14 @@ class Estimate(HtmlRepr):
 
     def at(self, value: float, low: float, high: float) -> Estimate:
         """Return another value and interval of the same confidence, method and number of values."""
-        return replace(self, value=value, low=low, high=high)
+        return Estimate(  # ``replace`` takes three times as long, and a study has many thousands
+            value=value,
+            low=low,
+            high=high,
+            confidence=self.confidence,
+            method=self.method,
+            n=self.n,
+        )
 
 
 # --- raw records, one JSON line each in a store ---------------------------------------------
