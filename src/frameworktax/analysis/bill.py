@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import add
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -32,6 +33,8 @@ _LINES = frozenset(BILL)
 SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
+JUDGED = ("copying", "unnamed", "unread")
+"""Parts of ``Attribution.detail`` in libraries without symbols, whose machine code is judged."""
 MISJUDGED = 0.02
 """Share of the samples that machine code may place otherwise than symbols, copies apart: more than
 in any of the models of ``benchmarks/stripped.py``."""
@@ -109,9 +112,9 @@ class _Sampled:
         """Number of samples of each stretch."""
         return [sum(s.values()) for s in self.stretches]
 
-    def of(self, *lines: str) -> Sequence[int]:
-        """Return how many samples some lines have, by stretch."""
-        return [sum([s.get(line, 0) for line in lines]) for s in self.stretches]
+    def of(self, line: str) -> Sequence[int]:
+        """Return how many samples a line has, by stretch."""
+        return [s.get(line, 0) for s in self.stretches]
 
 
 class SampledBill(Bill):
@@ -201,7 +204,7 @@ class SampledBill(Bill):
     @cached_property
     def memory(self) -> Estimate:
         """The share that goes into the allocator and the page faults behind it."""
-        counts = [one.of("allocator", "system") for one in self.processes]
+        counts = [[*map(add, one.of("allocator"), one.of("system"))] for one in self.processes]
         return self._interval(counts, "allocator and system share of samples")
 
     @cached_property
@@ -263,9 +266,10 @@ class SampledBill(Bill):
     @cached_property
     def _open(self) -> tuple[float, float]:
         """By how much less and more of the latency kernels may take than machine code shows."""
-        copied, unnamed, unread = (
-            fmean(self._parts(self._detail(part))) for part in ("copying", "unnamed", "unread")
-        )
+        details = [a.detail for one in self.processes for a in one.attributions]
+        if all(detail.keys().isdisjoint(JUDGED) for detail in details):
+            return 0.0, 0.0  # every sample has a symbol, as most points have
+        copied, unnamed, unread = (fmean(self._parts(self._detail(part))) for part in JUDGED)
         misjudged = min(MISJUDGED, unnamed + copied)  # of no more than was judged
         return copied + misjudged, unread + misjudged
 
