@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -141,8 +142,9 @@ def _title(text: str, page: _Page) -> None:
 
 def _table(block: Table, page: _Page, *, hint: str = "") -> None:
     """Add a table without its title: in short forms, or in parts, where it is too wide."""
-    columns = _columns(block)
-    is_short = _width(columns) > page.width and any(c.short for row in block.rows for c in row)
+    most = page.width if any(c.short for row in block.rows for c in row) else math.inf
+    columns = _columns(block, most)
+    is_short = _width(columns) > most
     if is_short:
         columns = _columns(block, short=True)
     for part in _parts(columns, page.width):
@@ -177,11 +179,14 @@ class _Printed:
         return [space, *cell] if self.is_right else [*cell, space]
 
 
-def _columns(block: Table, *, short: bool = False) -> list[_Printed]:
-    return [
-        _Printed(column, [row[number] for row in block.rows], short)
-        for number, column in enumerate(block.columns)
-    ]
+def _columns(block: Table, most: float = math.inf, *, short: bool = False) -> list[_Printed]:
+    """Return the columns of a table up to the first that makes it wider than ``most``."""
+    columns: list[_Printed] = []
+    for number, column in enumerate(block.columns):
+        columns.append(_Printed(column, [row[number] for row in block.rows], short))
+        if _width(columns) > most:
+            break
+    return columns
 
 
 def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> tuple[list[Pieces], int]:
