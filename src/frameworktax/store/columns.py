@@ -140,15 +140,21 @@ class Blocks:
         """The latency of each group, ns, over processes and their blocks."""
         return process_intervals(self.median_ns, self.group, self.process, len(self.groups))
 
+    @cached_property
+    def _turns(self) -> tuple[np.ndarray, int]:
+        """Of each block the number of its process and round, and how many there are."""
+        turns, turn = np.unique(self.process << 31 | self.round, return_inverse=True)
+        return turn, len(turns)
+
     def ratios(self, above: Sequence[int], below: Sequence[int]) -> list[Estimate | None]:
         """Return ``stats.ratio_interval`` of groups over others, pair by pair."""
-        turns, turn = np.unique(self.process << 31 | self.round, return_inverse=True)
-        at = self.group * len(turns) + turn
+        turn, turns = self._turns
+        at = self.group * turns + turn
         own, others = np.asarray(above), np.asarray(below)
         first, count = self.start[own], np.diff(self.start)[own]
         pair = np.repeat(np.arange(len(first)), count)
         rows = np.arange(len(pair)) + np.repeat(first - np.cumsum(count) + count, count)
-        wanted = np.repeat(others, count) * len(turns) + turn[rows]
+        wanted = np.repeat(others, count) * turns + turn[rows]
         other = np.searchsorted(at, wanted)
         found = at[np.minimum(other, len(at) - 1)] == wanted
         rows, other, pair = rows[found], other[found], pair[found]
