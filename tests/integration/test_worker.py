@@ -75,6 +75,17 @@ def test_a_pinned_process_may_use_again_what_it_could_before(worker, tmp_path):
             assert os.sched_getaffinity(int(thread.name)) == set(cpus or usable)
 
 
+def test_inputs_that_do_not_fit_name_the_function_that_returned_them(worker, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import torch\n\ndef build():\n    return torch.nn.Linear(8, 8), torch.randn(1, 7)\n"
+    )
+    load(worker, tmp_path, "eager", model=f"{own}:build")
+    with pytest.raises(WorkerError, match="mat1 and mat2") as caught:
+        worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
+    assert str(caught.value).endswith(f" ({own}:build)")
+
+
 def test_the_null_runtime_loads_no_engine(worker, tmp_path):
     load(worker, tmp_path, "null")
     worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)

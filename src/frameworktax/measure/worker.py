@@ -54,6 +54,7 @@ class Server:
 
     def __init__(self) -> None:
         self._loaded: base.Loaded | None = None
+        self._function = ""  # of the user, that returned the model
         self._target = Target()
         self._real: Callable[[int], Any] | None = None
         self._calls: dict[int, base.Call] = {}
@@ -74,7 +75,8 @@ class Server:
         except Exception as error:  # noqa: BLE001 - the boundary to foreign code: models, engines
             traceback.print_exc()
             status = "out-of-memory" if is_out_of_memory(error) else "failed"
-            failure = protocol.Failure(status=status, message=one_line(error) + _user_line(error))
+            where = _user_line(error) or self._function  # inputs may not fit a library's module
+            failure = protocol.Failure(status=status, message=one_line(error) + where)
         if failure.status == "out-of-memory":
             _give_back_device_memory()
         return failure
@@ -137,6 +139,7 @@ class Server:
         start = time.perf_counter_ns()
         engine = runtimes.get(runtime)
         self._target = target
+        self._function = f" ({workload.model})" if models.is_user_model(workload.model) else ""
         model = None
         if engine.needs_model:
             model = _build(workload, target.device, live)
