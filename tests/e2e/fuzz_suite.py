@@ -128,7 +128,7 @@ def _swapped(data: bytes, rng: random.Random) -> bytes:
 Commands = tuple[tuple[str, ...], ...]
 STORE: Commands = (
     ("report", "store", "--verbose"), ("store", "check", "store"), ("store", "list", "store"),
-    ("compare", "store", "--runtime", "eager=onnxruntime"), ("explain", "store", "--batch", "3"),
+    ("compare", "store", "--runtime", "eager=onnxruntime"), ("explain", "store", "--graphs"),
     ("report", "store", "-o", "out.md"), ("store", "export", "store", "-o", "out.csv"),
 )  # fmt: skip
 EXPLAIN: Commands = (("explain", "FILE"), ("explain", "FILE", "--host-speed", "2", "--json", "-"))

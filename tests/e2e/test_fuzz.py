@@ -4,12 +4,21 @@ import random
 from importlib.util import find_spec
 
 import fuzz_suite
+from typer.main import get_command
 
 
 def test_mutated_inputs_end_as_wrong_input_should(monkeypatch):
     monkeypatch.setattr(fuzz_suite, "SECONDS", 900)  # how long one takes is for `make fuzz`
     done, failed = fuzz_suite.inputs(first=7_000, count=12, until=lambda: False)
     assert (done, failed) == (12, [])
+
+
+def test_no_command_ends_at_an_option_that_is_none_before_it_reads():
+    for words in (*fuzz_suite.STORE, *fuzz_suite.EXPLAIN, *fuzz_suite.STUDY):
+        command, rest = get_command(fuzz_suite.cli.app), list(words)
+        while hasattr(command, "commands"):
+            command = command.commands[rest.pop(0)]
+        command.make_context(words[0], rest)  # raises for an option that is none
 
 
 def test_a_mutation_depends_on_its_seed_alone():
