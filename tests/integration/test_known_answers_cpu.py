@@ -448,8 +448,9 @@ def test_every_leaf_that_was_hit_is_named(products):
 
 
 @in_attempts
-def test_one_long_product_has_next_to_no_tax():
-    """The sampler's own bias: the middle of the rounds."""
+@pytest.mark.parametrize("period_ns", [500_000, 1_500_000, 3_000_000])
+def test_one_long_product_has_next_to_no_tax(period_ns):
+    """The sampler's own bias, by its period: the middle of the rounds."""
     import torch
 
     torch.set_num_threads(1)
@@ -461,7 +462,7 @@ def test_one_long_product_has_next_to_no_tax():
     call()
     shares = []
     for _ in range(ROUNDS):
-        with PerfEventSampler(500_000_000) as sampler:
+        with PerfEventSampler(500_000_000, period_ns=period_ns) as sampler:
             run = sample(call, sampler, stretches=2, duration_ns=1_000_000_000)
         total = kernel = 0
         for stretch in run.stretches:
