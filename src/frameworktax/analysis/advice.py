@@ -50,7 +50,7 @@ PREPACKING = ("torchscript-frozen", "inductor", "aot-inductor", "openvino", "onn
 KEEP = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
 """glibc's settings that give no freed memory back to the system (mallopt(3))."""
 ALLOCATOR = 0.08
-"""Share of latency in malloc and the page faults behind it above which advice is given."""
+"""Share of latency in malloc and the operating system above which advice is given."""
 NOISIER = 3.0
 """Neighbouring batch sizes share a line of advice where the interval of neither is more than this
 many times as wide, in logarithms, as the other's: a noisy one is a line of its own."""
@@ -334,14 +334,14 @@ def _allocator(same: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill
     if not found:
         return None
     m, share = max(found, key=lambda item: item[1].value)
-    gain = without(share, "latency without allocator and page faults")
+    gain = without(share, "latency without allocator and operating system")
     if gain is None or share.value < ALLOCATOR:
         return None
     return Advice(
         action=f"keep memory between calls of {m.runtime}: start it with {KEEP}, "
         "or preload jemalloc",
         evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} is "
-        "malloc and the operating system behind it (page faults)",
+        "malloc and the operating system (page faults, system calls)",
         gain=gain,
         kind="bound",  # what of it small blocks cost, no setting takes away
     )

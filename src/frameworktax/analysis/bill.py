@@ -49,7 +49,7 @@ class Bill:
     """A latency taken apart; every field in ns or a share, None where it is not known.
 
     ``packing`` and ``memory`` are the shares of the latency that go into packing weights, and into
-    the allocator with the page faults behind it (CPU sampling only).
+    the allocator and the operating system (CPU sampling only).
     """
 
     method: str
@@ -203,7 +203,7 @@ class SampledBill(Bill):
 
     @cached_property
     def memory(self) -> Estimate:
-        """The share that goes into the allocator and the page faults behind it."""
+        """The share that goes into the allocator and the operating system."""
         counts = [[*map(add, one.of("allocator"), one.of("system"))] for one in self.processes]
         return self._interval(counts, "allocator and system share of samples")
 
