@@ -110,25 +110,31 @@ def test_rounds_in_common_are_paired_and_others_left_out():
     assert ratio_to_first(elsewhere, first).method == "ratios of independent blocks"
 
 
-def test_recovers_the_truth_of_simulated_curves():
-    """L = o + k·n on a CPU: the true free batch is 1 + 0.1·(o + k)/k; 1.5 % noise on blocks."""
+def test_the_interval_holds_the_free_batch_of_simulated_curves():
+    """L = o + k·n, in processes that differ and on a host that drifts from round to round.
+
+    The truth is read off the true latencies, as the free batch is off the measured ones.
+    """
     rng = np.random.default_rng(7)
     batches = [1, 2, 4, 8, 16, 32, 64]
-    errors, covered, bounded = [], 0, 0
-    for _ in range(60):
-        overhead, kernel = 10 ** rng.uniform(0, 2.3), 1.0
-        truth = 1 + 0.1 * (overhead + kernel) / kernel
+    errors, held, sessions = [], 0, 300
+    for _ in range(sessions):
+        latencies = 10 ** rng.uniform(0, 2.3) + np.array(batches)
+        truth, _ = free_batch(batches, latencies.tolist())
+        host = np.exp(np.cumsum(rng.normal(0, 0.03, 8)))
+        own = rng.normal(1, 0.02, 3)
         columns = []
-        for n in batches:
-            latency = overhead + kernel * n
+        for latency in latencies.tolist():
+            apart = own * rng.normal(1, 0.007, 3)
             columns.append(
-                {(p, r): latency * rng.normal(1, 0.015) for p in range(3) for r in range(8)}
+                {
+                    (p, r): latency * apart[p] * host[r] * rng.normal(1, 0.015)
+                    for p in range(3)
+                    for r in range(8)
+                }
             )
-        found, bound = free_batch_interval(batches, columns)
+        found, _ = free_batch_interval(batches, columns)
         errors.append(abs(math.log2(found.value / truth)))
-        bounded += bound
-        # a straight line bends on log axes: interpolation itself is off by up to a tenth octave
-        covered += found.low / 2**0.15 <= truth <= found.high * 2**0.15
-    assert bounded == 0
+        held += found.low <= truth <= found.high
     assert np.median(errors) < 0.1
-    assert covered >= 54
+    assert 0.90 <= held / sessions <= 0.985
