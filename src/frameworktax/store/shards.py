@@ -153,11 +153,10 @@ _CHECKS: dict[str, Callable[[bytes], Any]] = {
 """Kind → what raises one of ``NOT_A_RECORD`` for numbers of the right type that cannot be."""
 
 
-def decode_line(line: bytes) -> Record | None:
-    """Return the record of a line, however it begins; None where it is none."""
-    begins = KIND(line)
+def decode_line(line: bytes, kind: str = "") -> Record | None:
+    """Return the record of a line; None where it is none. The kind is looked for unless given."""
     try:
-        kind = begins[1].decode() if begins else str(_plain_object(line).get("record"))
+        kind = kind or str(_plain_object(line).get("record"))
         if kind not in RECORDS:
             return None
         if kind in _CHECKS:
@@ -236,12 +235,13 @@ def decoded(
     """Yield the records in some lines of a shard, as ``records`` does."""
     for number, line in lines:
         begins = KIND(line)
-        if begins and wanted is not None and not wanted(line, begins[1].decode()):
+        kind = begins[1].decode() if begins else ""
+        if kind and wanted is not None and not wanted(line, kind):
             continue
-        record = decode_line(line)
+        record = decode_line(line, kind)
         if record is None:
             yield from _separated(shard, number, line, faults, wanted)
-        elif begins or wanted is None or wanted(line, record.kind):
+        elif kind or wanted is None or wanted(line, record.kind):
             yield record, line
 
 
