@@ -37,6 +37,15 @@ class Claim:
     number: str
 
 
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A line of table 2; ``peak_tflops`` is the peak as printed."""
+
+    gpu: str
+    bandwidth_gb_per_s: float
+    peak_tflops: float
+
+
 @cache
 def claims() -> dict[str, Claim]:
     """Return the paper's claims by id."""
@@ -51,9 +60,11 @@ def provenance() -> dict[str, Any]:
 
 
 @cache
-def peak_tflops() -> dict[str, float]:
-    """Return GPU → its peak as table 2 prints it."""
-    return {line["gpu"]: float(line["fp16_tflops"]) for line in _lines("platforms.csv")}
+def platforms() -> tuple[Platform, ...]:
+    """Return table 2."""
+    numbers = ("memory_bandwidth_gb_per_s", "fp16_tflops")
+    lines = _lines("platforms.csv")
+    return tuple(Platform(line["gpu"], *(float(line[name]) for name in numbers)) for line in lines)
 
 
 @cache

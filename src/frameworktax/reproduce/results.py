@@ -205,7 +205,7 @@ def _device(environment: Environment, platform: str) -> tuple[str, Peaks]:
     gpus = {int(gpu.get("index", i)): gpu for i, gpu in enumerate(environment.gpus)}
     gpu = gpus.get(number, {})
     name = str(gpu.get("name", platform))
-    printed = (p for gpu, p in paper.peak_tflops().items() if gpu.split()[-1] in name.split())
+    printed = (p.peak_tflops for p in paper.platforms() if p.gpu.split()[-1] in name.split())
     sheet = gpu_peaks(gpu)
     peaks = next(printed, None), (sheet.single / 1e12 if sheet else None)
     return f"{name} with {environment.cpu}", peaks
