@@ -651,6 +651,8 @@ def page(data: Row) -> str:
         "",
         "## Which won where, and why",
         "",
+        claim(cells),
+        "",
         "; ".join(f"{name}: {count} of {len(cells)} cells" for name, count in won.most_common())
         + ". Saved is the difference of the latencies of the table above, and of its parts: time "
         "in math kernels, and tax; one below zero is more than eager's. The last column is where a "
@@ -685,6 +687,23 @@ def page(data: Row) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def claim(cells: list[Row]) -> str:
+    """Return whether one runtime wins everywhere: the paper says that no paradigm does."""
+    plain = [(cell["runtime"] or REFERENCE).partition("@")[0] for cell in cells]
+    most = Counter(plain).most_common(1)[0][0]
+    others = []
+    for name, cell in zip(plain, cells, strict=True):
+        ratio = cell["over"].get(runtimes.deployed(most)) if name != most else None
+        if ratio and ratio[1] > 1:
+            others.append(f"{name} in {cell['model']}, {cell['shape']} ({times(ratio)})")
+    text = "The paper says that no one paradigm is the fastest everywhere. "
+    if not others:
+        return f"{text}Here none is proven faster than {most} in any cell."
+    return (
+        f"{text}So it is here: {most} won most cells; proven faster than it: {'; '.join(others)}."
+    )
 
 
 def why_won(cell: Row) -> list[str]:
