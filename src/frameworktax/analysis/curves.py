@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean, median
 
 from frameworktax.analysis.estimates import difference, shifted
@@ -19,14 +20,12 @@ Blocks = Mapping[tuple[Hashable, int], float]
 
 def isotonic(values: Sequence[float]) -> list[float]:
     """Return the non-decreasing sequence nearest in squares."""
-    pools: list[tuple[float, int]] = []  # sum and number of neighbours that have one mean
-    for value in values:  # few, of thousands of curves: scipy's call takes ten times as long
-        total, count = float(value), 1
-        while pools and pools[-1][0] / pools[-1][1] > total / count:
-            before, more = pools.pop()
-            total, count = before + total, more + count
-        pools.append((total, count))
-    return [total / count for total, count in pools for _ in range(count)]
+    if all(earlier < later for earlier, later in pairwise(values)):
+        return [float(value) for value in values]  # as most are: scipy's call costs ten times more
+    from scipy.optimize import isotonic_regression  # 0.2 s of import, for curves alone
+
+    nearest: list[float] = isotonic_regression(values).x.tolist()
+    return nearest
 
 
 def free_batch(batches: Sequence[float], latency_ns: Sequence[float]) -> tuple[float, bool]:
