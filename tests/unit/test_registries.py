@@ -134,7 +134,7 @@ def test_cpu_engines_refuse_cuda(name: str) -> None:
     assert "choose --device cpu" in missing or "not installed" in missing
 
 
-def test_missing_compiler_says_what_to_install(monkeypatch) -> None:
+def test_missing_compiler_says_what_to_install(monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     lacking = ("no C++ compiler", "install g++ (apt install g++) or set CXX")
     assert machine.missing_compiler(lambda name: None) == lacking
@@ -142,6 +142,11 @@ def test_missing_compiler_says_what_to_install(monkeypatch) -> None:
     assert machine.compiler({"clang++": "/usr/bin/clang++"}.get) == "clang++"
     monkeypatch.setenv("CXX", "my-compiler")
     assert machine.compiler(lambda name: f"/usr/bin/{name}") == "my-compiler"
+    monkeypatch.setattr(machine.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    headers = ("no Python headers", "install them (apt install python3-dev)")
+    assert machine.missing_compiler(lambda name: f"/usr/bin/{name}") == headers
+    (tmp_path / "Python.h").touch()
+    assert machine.missing_compiler(lambda name: f"/usr/bin/{name}") is None
 
 
 def test_artifact_is_whole_or_not_there(tmp_path) -> None:

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import add
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -112,9 +111,9 @@ class _Sampled:
         """Number of samples of each stretch."""
         return [sum(s.values()) for s in self.stretches]
 
-    def of(self, line: str) -> Sequence[int]:
-        """Return how many samples a line has, by stretch."""
-        return [s.get(line, 0) for s in self.stretches]
+    def of(self, *lines: str) -> Sequence[int]:
+        """Return how many samples some lines have, by stretch."""
+        return [sum([s.get(line, 0) for line in lines]) for s in self.stretches]
 
 
 class SampledBill(Bill):
@@ -204,7 +203,7 @@ class SampledBill(Bill):
     @cached_property
     def memory(self) -> Estimate:
         """The share that goes into the allocator and the operating system."""
-        counts = [[*map(add, one.of("allocator"), one.of("system"))] for one in self.processes]
+        counts = [one.of("allocator", "system") for one in self.processes]
         return self._interval(counts, "allocator and system share of samples")
 
     @cached_property

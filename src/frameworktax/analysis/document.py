@@ -142,10 +142,9 @@ def _points(
         *(point for point, reason in reasons.items() if reason.startswith(LINEAR_REASON)),
     }
     every = {*reached, *asked, *(point for point in reasons if not point.workload.twin)}
-    timed = [r.latency is not None for r in reached.values()]
-    lost = [p for p in settled & every if p not in reached or reached[p].latency is None]
-    wanted = len(every) - len(lost)
-    return Points(asked=wanted, measured=sum(timed)) if wanted else None
+    measured = [point for point, r in reached.items() if r.latency is not None]
+    wanted = len(every) - len((settled & every).difference(measured))
+    return Points(asked=wanted, measured=len(measured)) if wanted else None
 
 
 def host_drift(calibrator_ns: Mapping[int, float]) -> float | None:

@@ -126,20 +126,19 @@ class Rounds:
     def precise(self, keep_s: float = 0.0) -> None:
         """Give rounds to the group whose intervals narrow most per second, until all are done.
 
-        A round that would not end in time is not begun, and where one would not, none is waited
-        for. ``keep_s`` of the time budget are left to other processes.
+        A round that would not end in time is neither begun nor waited for. ``keep_s`` of the time
+        budget are left to other processes.
         """
         effort, most_s = self._bench.effort, self._plan.precise_s
         while (left_s := min(self.left_s - keep_s, most_s - effort.measured_s)) > 0:
             due: list[tuple[float, Runs]] = []
             pauses_s: list[float] = []
-            all_fit = True
             for runs in filter(None, map(self._open, self.groups())):
                 gain = max(schedule.narrowing(run.of_point) for run in runs)
                 cost_s, pause_s = self._cost_s(runs), self._pause_s(runs)
                 if pause_s + cost_s > left_s:
-                    all_fit = False
-                elif pause_s:
+                    continue
+                if pause_s:
                     pauses_s.append(pause_s)
                 elif gain:
                     due.append((gain / cost_s, runs))
@@ -147,7 +146,7 @@ class Rounds:
                 self._bench.reporter.remaining(left_s)
                 _, runs = max(due, key=lambda pair: pair[0])
                 self._make(runs)
-            elif pauses_s and all_fit:  # nothing else is left to do
+            elif pauses_s:  # nothing else is left to do
                 self._clock.sleep(min(pauses_s))
             else:
                 return
@@ -210,7 +209,7 @@ class Rounds:
         return beside if is_done else asked + beside
 
     def _pause_s(self, runs: Runs) -> float:
-        """Return how long a group is to wait for its next round."""
+        """Return how long a group is to wait for its next round; 0 where it is due."""
         ended = self._ended_ns.get(schedule.group_of(runs[0].series, runs[0].batch))
         if ended is None:
             return 0.0
