@@ -151,12 +151,40 @@ def _watched_class(cls: type, calls: Sequence[str], recorder: Watch) -> type:
 
 
 def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callable[..., Any]:
-    compiling = _compiling()
+    """Return what takes the place of a method.
+
+    The model's own work has filled the caches by the time of the next call, so that every object
+    that is touched costs. So a call that is neither sampled nor within another one is noted in
+    ``recorded`` itself, which touches few; all else goes through ``Watch.enter`` and ``leave``.
+    """
+    compiling, now, size = _compiling(), recorder.clock.wall_ns, recorder.size
+    local = recorder.local
 
     @wraps(method)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compiling():  # a constant to torch.compile, which sees the method as it was
             return method(self, *args, **kwargs)
+        caller: Caller | None = getattr(local, "caller", None)
+        if caller is None or caller.skip < 1 or caller.depth:
+            return other(self, args, kwargs)
+        try:
+            batch = size(args, kwargs)
+        except Exception:  # noqa: BLE001  # of a user's function: counted there
+            return other(self, args, kwargs)
+        caller.skip -= 1
+        failed, begin_ns = True, now()
+        try:
+            caller.depth = 1
+            result = method(self, *args, **kwargs)
+            failed = False
+        finally:
+            wall_ns = now() - begin_ns
+            caller.depth = 0
+            caller.calls.append((call, batch, wall_ns, failed, None))
+            caller.made += 1
+        return result
+
+    def other(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = recorder.enter(call, args, kwargs)
         try:
             result = method(self, *args, **kwargs)
@@ -213,13 +241,12 @@ class Caller:
     skip: int
     thread: threading.Thread = field(default_factory=threading.current_thread)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    calls: deque[tuple[Kind, int, bool, Sampled | None]] = field(
-        default_factory=lambda: deque(maxlen=BUFFER)
-    )
+    calls: deque[Call] = field(default_factory=lambda: deque(maxlen=BUFFER))
     made: int = 0
     read: int = 0
     depth: int = 0
-    kind: Kind = ("", None)
+    call: str = ""
+    batch: int | None = None
     begin_ns: int = 0
     sampling: bool = False
     cpu_ns: int = 0
@@ -251,12 +278,13 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._refused = None if self.sample else "not asked for: sample=0"
+        self.local = threading.local()
         self._begin()
         _WATCHES.add(self)
 
     def _begin(self) -> None:
         """Begin with no thread and no call: here, and again in a forked child."""
-        self._local = threading.local()
+        self.local.caller = None
         self._callers: list[Caller] = []
         self._joining, self._flushing = threading.Lock(), threading.Lock()
         self._exported: Counter[str] = Counter(self.faults)
@@ -293,15 +321,15 @@ class Watch:
         if self.ended:
             return None
         try:
-            caller: Caller = getattr(self._local, "caller", None) or self._join()
+            caller: Caller = getattr(self.local, "caller", None) or self._join()
             caller.depth += 1
             if caller.depth > 1:
                 return caller
             try:
-                caller.kind = call, self.size(args, kwargs)
+                caller.call, caller.batch = call, self.size(args, kwargs)
             except Exception as error:  # noqa: BLE001  # of a user's function, or an argument's shape
                 self._fault("batch", error)
-                caller.kind = call, None
+                caller.call, caller.batch = call, None
             caller.skip -= 1
             if caller.skip < 0:
                 self._begin_sample(caller)
@@ -309,7 +337,7 @@ class Watch:
                 caller.begin_ns = self.clock.wall_ns()
         except Exception as error:  # noqa: BLE001  # whatever it is, it is not the request's
             self._fault("call", error)
-            self._local.caller = None
+            self.local.caller = None
             return None
         return caller
 
@@ -323,7 +351,8 @@ class Watch:
             if caller.depth:
                 return
             sampled = self._end_sample(caller, now) if caller.sampling else None
-            caller.calls.append((caller.kind, now - caller.begin_ns, failed, sampled))
+            wall_ns = now - caller.begin_ns
+            caller.calls.append((caller.call, caller.batch, wall_ns, failed, sampled))
             caller.made += 1
         except Exception as error:  # noqa: BLE001  # as in enter
             self._fault("call", error)
@@ -338,7 +367,7 @@ class Watch:
                 self._refused = str(error.strerror or error)
         coin = random.Random(threading.get_ident())
         caller = Caller(opened, coin, self._gap(coin))
-        self._local.caller = caller
+        self.local.caller = caller
         with self._joining:
             self._callers.append(caller)
             if self._thread is None:
@@ -472,29 +501,29 @@ class Watch:
             caller.read += len(portion)
             self._portion(partial(self._observe, portion))
             sleep(REST_S)
-            for kind, wall_ns, _, seen in portion:
+            for call, batch, wall_ns, _, seen in portion:
                 if seen is None or hidden() is not None:
                     continue
                 drained = seen.sampler.parse(seen.records, seen.lost)
                 if seen.lost:
                     self._fault("ring", "the ring was full: this call is left out", seen.lost)
                 else:
-                    sampled[self._labels_of(kind)].append((wall_ns, seen, drained))
+                    sampled[self._labels_of(call, batch)].append((wall_ns, seen, drained))
         for labels, calls in sampled.items():
             stretch = stretch_of(calls, self.place)
             parts = parts_ns(stretch, calls[0][1].sampler)
             self._portion(partial(self._export_stretch, labels, parts, stretch))
 
-    def _labels_of(self, kind: Kind) -> Labels:
-        call, size = kind
-        return self.name, call, batch_label(size)
+    def _labels_of(self, call: str, batch: int | None) -> Labels:
+        return self.name, call, batch_label(batch)
 
-    def _observe(self, calls: Iterable[tuple[Kind, int, bool, Sampled | None]]) -> None:
-        for kind, wall_ns, failed, _ in calls:
+    def _observe(self, calls: Iterable[Call]) -> None:
+        for call, batch, wall_ns, failed, _ in calls:
+            labels = self._labels_of(call, batch)
             if failed:
-                self.exporter.record("call.errors", self._labels_of(kind), 1)
+                self.exporter.record("call.errors", labels, 1)
             else:
-                self.exporter.record("call.duration", self._labels_of(kind), wall_ns / 1e9)
+                self.exporter.record("call.duration", labels, wall_ns / 1e9)
 
     def _export_stretch(self, labels: Labels, parts: Mapping[str, int], stretch: Stretch) -> None:
         """Add a stretch to the counters, and to the window of the tax ratio.
@@ -566,7 +595,6 @@ REST_S = 0.002
 """Time that other threads have the interpreter to themselves after each portion."""
 WINDOW_TICKS = 400
 """Samples that a tax ratio is of: its standard error is at most 2.5 points."""
-Kind = tuple[str, int | None]
 Labels = tuple[str, str, str]
 """Values of the labels model, call and batch."""
 
@@ -579,6 +607,10 @@ class Sampled(NamedTuple):
     lost: int
     cpu_ns: int
     queued_ns: int | None
+
+
+Call = tuple[str, int | None, int, bool, Sampled | None]
+"""What was called, batch size, wall time in ns, whether it failed, and what was seen of it."""
 
 
 def stretch_of(
