@@ -278,10 +278,30 @@ def test_without_samples_no_call_begins_one(clock, seen, monkeypatch):
 def test_nested_calls_count_once_and_by_the_outermost(clock, seen, watched):
     model = Doubler()
     one = watched(model, calls=("__call__", "twice"), exporter=seen, name="d")
-    assert model.twice([1, 2]) == [4, 8]
-    assert model([1]) == [2]
+    for _ in range(2):  # the first one opens the thread's buffer
+        assert model.twice([1, 2]) == [4, 8]
+        assert model([1]) == [2]
     one.flush()
-    assert [(name, batch) for name, batch, _ in seen.calls] == [("twice", "2"), ("call", "1")]
+    assert [(name, batch) for name, batch, _ in seen.calls] == 2 * [("twice", "2"), ("call", "1")]
+
+
+def test_calls_between_sampled_ones_are_noted_with_their_time(clock, seen, monkeypatch):
+    monkeypatch.setattr(Watch, "_gap", lambda *_: 3)
+    recorder = Watch(
+        "m", seen, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock),
+        place=lambda _: PLACES,
+    )  # fmt: skip
+    model = Doubler(lambda: clock.work(2 * MS))
+    model.__class__ = watching._watched_class(Doubler, ("__call__",), recorder)
+    for _ in range(9):
+        model([1])
+    (caller,) = recorder._callers
+    sampled = [number for number, (*_, seen) in enumerate(caller.calls) if seen is not None]
+    assert sampled == [3, 7]
+    assert {ns for _, _, ns, failed, _ in caller.calls if not failed} == {2 * MS}
+    recorder.end()
+    recorder.join()
+    assert seen.calls == [("call", "1", 0.002)] * 9
 
 
 # --- batch sizes -------------------------------------------------------------------------------
@@ -350,10 +370,10 @@ def test_a_model_keeps_no_watch_that_has_ended(watched, seen):
 def test_a_failing_batch_function_is_an_unknown_batch(watched, seen):
     model = Doubler()
     one = watched(model, exporter=seen, batch=lambda values: values.size)
-    assert model([1]) == [2]
+    assert model([1]) == model([1]) == [2]
     one.flush()
-    assert [batch for _, batch, _ in seen.calls] == ["unknown"]
-    assert one.faults == seen.faults == {"batch": 1}
+    assert [batch for _, batch, _ in seen.calls] == ["unknown"] * 2
+    assert one.faults == seen.faults == {"batch": 2}
 
 
 @pytest.mark.parametrize("broken", ["resume", "pause", "take", "parse", "__exit__"])
@@ -420,10 +440,11 @@ def test_an_exception_of_the_model_is_its_own(watched, seen):
 
     model = Doubler(fails)
     one = watched(model, exporter=seen)
-    with pytest.raises(ValueError, match="mine"):
-        model([1])
+    for _ in range(2):  # the first one opens the thread's buffer
+        with pytest.raises(ValueError, match="mine"):
+            model([1])
     one.flush()
-    assert (seen.failures, seen.calls) == ([("call", "1")], [])
+    assert (seen.failures, seen.calls) == ([("call", "1")] * 2, [])
 
 
 # --- beginning and end -------------------------------------------------------------------------
