@@ -220,8 +220,8 @@ def run(seed: int, folder: Path) -> Ending:
     if fault in SAID:
         assert not failures(folder), "what the end of the sweep ended was written down as failed"
     if fault.endswith("worker") and (lost := failures(folder)):
-        ending.message = lost[0]
-        assert hit and ("killed by the kernel" in lost[0] or "SIGSEGV during" in lost[0]), lost
+        status, ending.message = lost[0]
+        assert hit and (status == "out-of-memory" or "SIGSEGV" in ending.message), lost
     # enough on a busy machine
     restart(folder, ending, EXPECTED, "study.time_budget=900s", "study.until=50%")
     return ending
@@ -263,14 +263,15 @@ def left_running(folder: Path) -> bool:
     return True
 
 
-def failures(folder: Path) -> list[str]:
-    """Return why measuring processes failed, by the store."""
+def failures(folder: Path) -> list[tuple[str, str]]:
+    """Return status and reason of the measuring processes that failed, by the store."""
     from frameworktax import store
     from frameworktax.records import Outcome
 
     kept = folder / STORE
     records = store.read(kept)[0] if any(kept.glob("*.jsonl")) else []
-    return [str(r.reason) for r in records if isinstance(r, Outcome) and r.status != "ok"]
+    lost = [r for r in records if isinstance(r, Outcome) and r.status != "ok"]
+    return [(r.status, str(r.reason)) for r in lost]
 
 
 def check(folder: Path, expected: Points) -> int:

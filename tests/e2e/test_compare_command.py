@@ -73,7 +73,7 @@ def test_schema_of_the_comparison(here):
         (["nowhere", "after"], ["nowhere"]),
         (["before"], ["two sessions", "--runtime BEFORE=AFTER"]),
         (["text.json", "after"], ["no JSON document"]),
-        (["before", "uncommon"], ["no point in common"]),
+        (["before", "uncommon"], ["uncommon has", "--model BEFORE=AFTER"]),
         (["before", "after", "--gate", "0"], ["--gate", "3%"]),
         (["before", "after", "--gate", "lots"], ["--gate"]),
         (["before", "after", "--format", "yaml"], ["-o FILE.md"]),

@@ -90,7 +90,7 @@ def test_a_damaged_store_is_exit_code_1(run, tmp_path):
     code, out, _ = run("frameworktax store check bad")
     assert code == 1
     assert "is no record" in out
-    assert "bad: damaged in 1 places" in out
+    assert "bad: damaged in 1" in out
     code, out, _ = run("frameworktax store check bad --json")
     assert code == 1 and len(json.loads(out)["damage"]) == 1
 
@@ -130,7 +130,7 @@ def test_a_name_gives_the_terminal_no_orders(run, tmp_path):
         ("store list nowhere", "no store at nowhere"),
         ("store merge node-1 node-2 -o all", "cp node-1"),
         ("store prune", "give --cache"),
-        ("store prune node-1 --older-than 30d", "a session is a file"),
+        ("store prune node-1 --older-than 30d", "SESSION.jsonl"),
         ("store prune --cache --limit many", "2GB"),
         ("store export node-1 -o x.xlsx", ".parquet, .csv"),
         ("store export node-1 -o x.csv --table blocks", "--json"),

@@ -62,8 +62,8 @@ def run(here, monkeypatch):
         (["own.py:biuld"], ["build"]),
         (["own.py:raises"], ["no such weights", "own.py:8"]),
         (["own.py:returns_text"], ["str", "torch.nn.Module"]),
-        (["own.py:number"], ["own.py:number is of type int"]),
-        (["own.py:wants"], ["own.py:wants wants arguments", "'size'"]),
+        (["own.py:number"], ["own.py:number", "type int"]),
+        (["own.py:wants"], ["own.py:wants", "'size'"]),
         (["no_such_package.module:build"], ["no_such_package"]),
         (["mlp", "--runtimes", "onnxruntime@9"], ["'9'", "choose onnxruntime@0, onnxruntime@1"]),
         (["bert-tiny", "--phase", "generate"], ["bert-tiny", "gpt2"]),
@@ -82,15 +82,15 @@ def test_measure(run, words, says):
 @pytest.mark.parametrize(
     ("pair", "says"),
     [
-        ("eager=onnx", "store has no runtime 'onnx', did you mean 'onnxruntime'?"),
-        ("eagre=onnxruntime", "store has no runtime 'eagre', did you mean 'eager'?"),
+        ("eager=onnx", ["'onnx'", "'onnxruntime'?"]),
+        ("eagre=onnxruntime", ["'eagre'", "'eager'?"]),
     ],
 )
 def test_a_runtime_to_compare_that_the_store_has_not(run, tmp_path, pair, says):
     with store.Writer(tmp_path / "store", sample_records.SESSION) as writer:
         for record in sample_records.sample_records():
             writer.write(record)
-    run("compare", "store", "--runtime", pair).refused(says, "eager, inductor")
+    run("compare", "store", "--runtime", pair).refused(*says, "store", "eager, inductor")
 
 
 def test_a_model_that_raises_in_its_own_process(shell):
@@ -112,14 +112,14 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["compare", "a", "b", "--gate", "5"], ["write 5% or 0.05"]),
         (["attach"], ["PID"]),
         (["attach", "1"], ["process 1"]),
-        (["attach", "999999999"], ["there is no process 999999999"]),
+        (["attach", "999999999"], ["process 999999999", "pgrep"]),
         (["attach", "4711", "--duration", "soon"], ["--duration"]),
         (["attach", "4711", "-o", "tax.svg"], [".collapsed"]),
-        (["ablate", "bert-base", "--paths", "onnx"], ["'onnx', did you mean 'onnxruntime'?"]),
-        (["ablate", "onnx:m.onnx"], ["onnx:m.onnx is no torch module"]),
+        (["ablate", "bert-base", "--paths", "onnx"], ["'onnx'", "'onnxruntime'?"]),
+        (["ablate", "onnx:m.onnx"], ["onnx:m.onnx", "torch module"]),
         (["ablate", "mlp", "--figure", "r.gif"], ["'r.gif'; choose .svg, .png, .pdf"]),
         (["ablate", "mlp", "--redraw", "--store", "absent"], ["absent"]),
-        (["reproduce", "figur-1"], ["did you mean 'figure-1'"]),
+        (["reproduce", "figur-1"], ["'figure-1'?"]),
         (["reproduce", "figure-1", "--scale", "tiny"], ["choose full, small"]),
         (["reproduce", "figure-1", "--report", "page.pdf"], ["choose .md, .html"]),
         (["explain", "none.json"], ["none.json"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.machinery import PathFinder
 
@@ -104,7 +105,8 @@ def test_what_cannot_be_counted_is_none_with_a_note() -> None:
     assert [code for code, _ in facts["notes"]] == ["flops-not-counted"]
     facts = describe(Model(Raises(), lambda b: Inputs((torch.zeros(b, 5, 8),)), {"args.0": 0}), 1)
     assert facts["operators"] is None
-    assert facts["notes"] == [("counts-failed", "not counted: ValueError: not today")]
+    ((code, text),) = facts["notes"]
+    assert code == "counts-failed" and text.endswith("ValueError: not today")
 
 
 @pytest.mark.parametrize("name", ["mobilenet-v2", "resnet-18"])
@@ -232,28 +234,28 @@ def test_user_package_from_the_current_folder(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("function", "batch_dim", "said"),
     [
-        ("bare", None, "returned a module without inputs; return a torch.nn.Module and its"),
-        ("wrong", None, "returned int; return a torch.nn.Module"),
-        ("swapped", None, "returned a pair that starts with Tensor; return"),
-        ("odd_inputs", None, "returned inputs of type str; return"),
-        ("no_tensor", None, "returned inputs without a tensor to batch"),
-        ("nested", None, "nests tensors in args.0"),
-        ("empty", None, "inputs of batch 0"),
-        ("instance", None, "returned type; return a torch.nn.Module"),
-        ("disagree", None, "0 (7, 2, 4), 1 (1, 2, 4); name the batch dimension with --batch-dim"),
-        ("disagree", 0, "inputs disagree on dimension 0"),
-        ("disagree", 3, "--batch-dim 3 does not exist in every input"),
-        ("raises", None, "raised RuntimeError: no luck ({file}:30)"),
-        ("deep", None, "({file}:31)"),
-        ("rasies", None, "has no function 'rasies', did you mean 'raises'?"),
-        ("number", None, "is of type int; write a function"),
-        ("", None, "names no function"),
+        ("bare", None, r"without inputs; .*torch\.nn\.Module"),
+        ("wrong", None, r"returned int; .*torch\.nn\.Module"),
+        ("swapped", None, r"starts with Tensor; "),
+        ("odd_inputs", None, r"inputs of type str; "),
+        ("no_tensor", None, r"without a tensor"),
+        ("nested", None, r"args\.0"),
+        ("empty", None, r"batch 0"),
+        ("instance", None, r"returned type; .*torch\.nn\.Module"),
+        ("disagree", None, r"0 \(7, 2, 4\), 1 \(1, 2, 4\); .*--batch-dim"),
+        ("disagree", 0, r"disagree on dimension 0"),
+        ("disagree", 3, r"--batch-dim 3\b"),
+        ("raises", None, r"RuntimeError: no luck \(FILE:30\)"),
+        ("deep", None, r"\(FILE:31\)"),
+        ("rasies", None, r"'rasies', .*'raises'\?"),
+        ("number", None, r"type int; .*function"),
+        ("", None, r"no function"),
     ],
 )
 def test_user_errors_are_one_line(user_file, function, batch_dim, said) -> None:
     with pytest.raises(UserModelError) as caught:
         models.build(Workload(model=f"{user_file}:{function}", batch_dim=batch_dim))
-    assert said.replace("{file}", str(user_file)) in str(caught.value)
+    assert re.search(said, str(caught.value).replace(str(user_file), "FILE"))
     assert "\n" not in str(caught.value)
 
 

@@ -146,12 +146,12 @@ def test_projections_without_layers_are_counted() -> None:
 @pytest.mark.parametrize(
     ("workload", "said"),
     [
-        (Workload(model="vit-base", image_size=40), "a multiple of 16, not 40"),
-        (Workload(model="unet", image_size=20), "a multiple of 8, not 20"),
-        (Workload(model="nystromformer", length=100), "up to 64 tokens or a multiple of 64"),
-        (Workload(model="wav2vec2", length=100), "lengths of 400 or more, not 100"),
-        (Workload(model="inception-v3", image_size=64), "96 pixels a side or more, not 64"),
-        (Workload(model="alexnet", width=0.5), "has no width factor"),
+        (Workload(model="vit-base", image_size=40), r"\b16, not 40\b"),
+        (Workload(model="unet", image_size=20), r"\b8, not 20\b"),
+        (Workload(model="nystromformer", length=100), r"up to 64\b.*multiple of 64\b"),
+        (Workload(model="wav2vec2", length=100), r"\b400\b.*not 100\b"),
+        (Workload(model="inception-v3", image_size=64), r"\b96\b.*not 64\b"),
+        (Workload(model="alexnet", width=0.5), "width factor"),
     ],
 )
 def test_sizes_a_family_cannot_take(workload: Workload, said: str) -> None:

@@ -187,8 +187,8 @@ def test_a_hub_out_of_reach_is_one_line(folder, monkeypatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    said = refused("hf:nobody/has-this-model cannot be loaded", model="hf:nobody/has-this-model")
-    assert "name a model type (hf:bert), a folder" in said
+    said = refused("hf:nobody/has-this-model", model="hf:nobody/has-this-model")
+    assert "hf:bert" in said  # what can be named instead
 
 
 def test_a_hub_that_does_not_answer_is_not_asked_again_and_again(monkeypatch) -> None:
@@ -242,7 +242,7 @@ def test_an_onnx_file_is_a_model_without_a_module(tmp_path) -> None:
     facts = describe(model, 5)
     assert (facts["parameters"], facts["flops"]) == (12, None)
     assert [code for code, _ in facts["notes"]] == ["flops-not-counted"]
-    with pytest.raises(UsageError, match="has no torch module; choose onnxruntime or openvino"):
+    with pytest.raises(UsageError, match=r"torch module; .*onnxruntime.*openvino"):
         model.module()
 
 
@@ -312,7 +312,7 @@ def test_onnx_files_that_are_none(tmp_path) -> None:
     write(path, shape=(2, 4))
     fixed = models.build(Workload(model=name))
     assert tuple(fixed.inputs(2).kwargs["x"].shape) == (2, 4)
-    with pytest.raises(UsageError, match=r"fixed batch of 2; choose --batch 2"):
+    with pytest.raises(UsageError, match=r"batch of 2; .*--batch 2"):
         fixed.inputs(3)
     write(path, shape=(2, "n", 4))
     refused("the batch dimension does not follow from", model=name)

@@ -55,9 +55,7 @@ def test_a_provider_that_does_not_start_is_an_error_and_not_the_cpu(path):
     loaded._target, loaded._option = Target(device="cuda:0"), ""
     loaded._artifact = SimpleNamespace(file=lambda batch: path, free_dimension=None)
     loaded._stream, loaded._device_id, loaded._fallback = SimpleNamespace(cuda_stream=1), 0, {}
-    with pytest.raises(
-        WorkerError, match="would run elsewhere: CUDAExecutionProvider did not start"
-    ):
+    with pytest.raises(WorkerError, match="CUDAExecutionProvider"):
         loaded.session(1)
     assert loaded._fallback == {}
 

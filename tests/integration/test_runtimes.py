@@ -276,10 +276,7 @@ def test_int8_is_near_float32_and_not_it(name: str, tmp_path: Path) -> None:
         assert_close(ours, reference, tolerance=0.05)
         assert np.abs(ours[0] - reference[0]).max() / np.abs(reference[0]).max() > 1e-4
     if name == "onnxruntime":
-        assert (
-            "quantised-weights",
-            "quantize_dynamic: 8 of 8 matrix products and convolutions in int8",
-        ) in (loaded.notes())
+        assert "quantize_dynamic: 8 of 8 " in dict(loaded.notes())["quantised-weights"]
 
 
 def test_int8_of_a_convolution_and_a_head_that_narrows(tmp_path: Path) -> None:
@@ -302,13 +299,12 @@ def test_int8_of_a_convolution_and_a_head_that_narrows(tmp_path: Path) -> None:
     loaded = runtime.load(None, target, tmp_path)
     for batch in BATCHES:
         assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch), tolerance=0.05)
-    said = "quantize_dynamic: 2 of 2 matrix products and convolutions in int8"
-    assert ("quantised-weights", said) in loaded.notes()
+    assert "quantize_dynamic: 2 of 2 " in dict(loaded.notes())["quantised-weights"]
 
 
 def test_int8_without_a_linear_layer_is_refused() -> None:
     model = Model(torch.nn.ReLU(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
-    with pytest.raises(WorkerError, match="no linear layer to quantise") as caught:
+    with pytest.raises(WorkerError, match=r"linear layer.*--precision") as caught:
         runtimes.get("eager").load(model, Target(precision="int8"), Path())
     assert caught.value.status == "unavailable"
 
@@ -324,8 +320,9 @@ def test_levels_of_onnxruntime_agree_and_say_what_was_fused(option: str, prepare
     loaded = runtime.load(None, TARGET, folder)
     for batch in BATCHES:
         assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
-    text = "ONNX Runtime computes 1 of 1 attention layers as one operator"
-    assert dict(loaded.notes()) == ({"attention-fused": text} if option == "fused" else {})
+    notes = dict(loaded.notes())
+    assert notes.keys() == ({"attention-fused"} if option == "fused" else set())
+    assert all(" 1 of 1 " in text for text in notes.values())
     assert {path.name for path in (folder / "artifact").iterdir()} == {
         "manifest.json", "model.onnx", "inputs-1.npz", "inputs-3.npz", "inputs-4.npz",
     }  # fmt: skip
@@ -391,7 +388,7 @@ def test_an_onnx_file_is_not_for_every_runtime() -> None:
     assert takers >= {"onnxruntime", "openvino", "iree", "tract", "onnxruntime-cuda"}
     assert not takers & {"eager", "inductor", "torchscript", "jax", "executorch", "litert"}
     reason = runtimes.get("eager").cannot(workload)
-    assert reason == "runs torch modules, no ONNX file; choose --runtimes onnxruntime,openvino"
+    assert reason is not None and reason.endswith("--runtimes onnxruntime,openvino")
 
 
 def test_openvino_computes_in_the_precision_asked_for(prepared) -> None:

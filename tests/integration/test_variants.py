@@ -59,10 +59,8 @@ def test_what_cannot_be_spelled_out_says_so() -> None:
     plain = models.build(Workload(model="mlp", width=0.1))
     loaded = runtimes.get("eager@unfused").load(plain, TARGET, Path())
     assert "attention-as-it-is" in dict(loaded.notes())
-    assert runtimes.get("inference-mode@jemalloc").missing(TARGET) in (
-        None,
-        "jemalloc not installed; install it (apt install libjemalloc2)",
-    )
+    missing = runtimes.get("inference-mode@jemalloc").missing(TARGET)
+    assert missing is None or "apt install libjemalloc2" in missing
 
 
 def test_a_measuring_process_starts_with_its_runtime_s_variables() -> None:

@@ -100,7 +100,7 @@ def test_a_silent_worker_is_ended_in_time(worker):
         worker.request(Server.calibrate, 0.005, duration_ns=10**9)
     assert failed.value.status == "timeout"
     assert not worker.alive
-    with pytest.raises(WorkerError, match="calibrate not done after"):
+    with pytest.raises(WorkerError, match=r"^calibrate "):
         worker.request(Server.memory, 1)
 
 
@@ -139,7 +139,7 @@ def test_who_waits_for_an_answer_is_woken_by_the_end(worker, tmp_path):
     def wait():
         with pytest.raises(WorkerError) as failed:
             load(worker, tmp_path, "eager", model=f"{tmp_path}/own.py:build")
-        ended.append(str(failed.value))
+        ended.append((failed.value.status, str(failed.value).rpartition(" ")[2]))
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
@@ -149,7 +149,7 @@ def test_who_waits_for_an_answer_is_woken_by_the_end(worker, tmp_path):
             time.sleep(0.01)
         worker.kill()
         waiting.join(LIMIT_S)
-        assert ended == ["ended from outside during load"]
+        assert ended == [("failed", "load")]
     finally:
         os.kill(int(child.read_text()), signal.SIGKILL)
 

@@ -55,7 +55,7 @@ def test_a_model_without_a_choice_of_attention_has_no_such_step():
 
 def test_paths():
     assert chosen(["device", "torchscript"]) == ("eager", "torchscript", "device")
-    with pytest.raises(UsageError, match="no path 'onnx', did you mean 'onnxruntime'"):
+    with pytest.raises(UsageError, match=r"'onnx'.*'onnxruntime'"):
         chosen(["onnx"])
 
 
@@ -112,7 +112,7 @@ def test_paired_differences_hold_no_drift_that_both_sides_share(found):
 def test_levels_hang_on_the_executor_and_cannot_be_had_alone(found):
     basic = step(found, "basic")
     assert (basic.added.against, basic.alone) == ("static-memory", None)
-    assert "holds the steps before it" in basic.alone_reason
+    assert basic.alone_reason == basic.rung.why
     assert basic.added.tax_ns.value == pytest.approx(0.2 * (3.0 - 3.5) * MS, rel=0.05)
     executor = step(found, "executor")
     assert executor.added.ratio.value == pytest.approx(5 / 6)
@@ -129,13 +129,13 @@ def test_what_was_not_measured_says_why_and_the_next_hangs_one_lower(found):
     assert step(lost, "fused-attention").added.ratio.value == pytest.approx(6 / 8)
     rootless = build(records(lost=("eager@autograd-unfused",)))
     assert step(rootless, "no-autograd").added is None
-    assert blocks.headline(rootless).endswith("the base was not measured: signal 11")
+    assert blocks.headline(rootless).endswith("not measured: signal 11")
 
 
 def test_a_model_that_turns_out_to_have_one_attention_is_not_credited_with_two():
     fixed = build(records(notes=(Note("attention-as-it-is", "one way"),)))
     assert step(fixed, "fused-attention").added is None
-    assert "one way to compute attention" in step(fixed, "fused-attention").reason
+    assert "attention" in step(fixed, "fused-attention").reason
     assert step(fixed, "no-python").added.against == "inference-mode"
 
 
@@ -148,15 +148,18 @@ def test_the_best_has_equal_outputs_and_one_thread(found):
 
 def test_where_every_step_is_slower_none_is_called_faster(monkeypatch):
     monkeypatch.setitem(LATENCY_MS, "eager@autograd-unfused", 1.0)
-    assert blocks.headline(build(records())).endswith("1.00 ms as it comes; no step is faster")
+    said = blocks.headline(build(records()))
+    assert "1.00 ms" in said and "×" not in said
 
 
 def test_no_common_rounds_is_no_number(found):
     m = found.base.measured
-    assert effect("base", m, m, None).reason == "fewer than two rounds in common"
+    apart = effect("base", m, m, None)
+    assert apart.ratio is None and "two rounds" in apart.reason
     change = Estimate(value=0.5, low=0.4, high=0.6)
     bare = replace(m, tax_share=None, runtime="x")
-    assert effect("base", m, bare, change).reason == "kernel time of x was not measured"
+    unsampled = effect("base", m, bare, change)
+    assert unsampled.tax_ns is None and "kernel time of x" in unsampled.reason
 
 
 def test_the_document_is_plain_json_without_made_up_numbers(found):
@@ -221,7 +224,7 @@ def test_a_store_gives_back_its_newest_ladder(tmp_path):
         write(tmp_path, records(lost=lost, session=name))
     assert step(ablate.read(tmp_path), "no-python").reason == "signal 11"
     assert ablate.read(tmp_path, data.MODEL).session == "20261121T100000-bbbb"
-    with pytest.raises(UsageError, match="no ladder of gpt2; frameworktax ablate MODEL"):
+    with pytest.raises(UsageError, match=r"gpt2; frameworktax ablate MODEL"):
         ablate.read(tmp_path, "gpt2")
 
 

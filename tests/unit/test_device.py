@@ -155,10 +155,10 @@ def test_a_profile_without_device_activity_is_an_error():
 
 def test_too_few_and_too_many_markers_are_errors():
     clock, device = make(lose=lambda number: number < HEAD + CALL)
-    with pytest.raises(TraceError, match="marker records were lost"):
+    with pytest.raises(TraceError, match=r"\d+ marker .*lost"):
         profile(clock, device, five_and_a_copy(device))
     clock, device = make()
-    with pytest.raises(TraceError, match="the model itself runs the kernel"):
+    with pytest.raises(TraceError, match="model itself"):
         profile(clock, device, device.marker)
 
 
@@ -472,7 +472,7 @@ def test_a_slow_host_beyond_the_longest_spin_gives_no_span(monkeypatch):
     clock, device = make()
     call = five_and_a_copy(device, host_ns=10_000_000)
     found = span(clock, device, call)
-    assert "longer to enqueue the call than a 20 ms spin" in found.reason
+    assert "20 ms spin" in found.reason
 
 
 def test_a_full_launch_queue_gives_no_span():
@@ -562,12 +562,9 @@ def test_a_profiler_that_fails_leaves_the_span_and_a_reason():
     found = attribute(clock, refusing, five_and_a_copy(refusing))
     assert (found["calls"], found["kernel_ns"], found["latency_ns"]) == (0, (), 0)
     assert found["span_ns"] == (5 * 2_001 + 700,) * 4
-    assert found["notes"] == [
-        (
-            "device-profile-failed",
-            "kernel time not measured: CUPTI_ERROR_NOT_INITIALIZED more",
-        )
-    ]
+    ((code, text),) = found["notes"]
+    assert code == "device-profile-failed"
+    assert text.endswith(": CUPTI_ERROR_NOT_INITIALIZED more")
 
 
 def test_a_call_on_another_stream_has_no_span():

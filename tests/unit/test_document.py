@@ -1,6 +1,7 @@
 import io
 import math
 import pickle
+import re
 from dataclasses import asdict, replace
 from statistics import stdev
 
@@ -146,11 +147,12 @@ def test_floor_and_drift(run):
 
 
 def test_headline(run):
-    assert run.headline == (
-        "bert-mini on this machine (1 thread): eager pays 61.8 ±0.7 % framework tax at batch 1; "
-        "batch 4 is free; onnxruntime is 2.2 × faster at batch 1; "
-        "faster math kernels would give at most 1.6 ×"
-    )
+    parts = run.headline.split("; ")
+    wanted = [r"bert-mini .*\(1 thread\): eager .*\b61\.8 ±0\.7 % .*batch 1", r"batch 4 is free",
+              r"onnxruntime .*\b2\.2 × .*batch 1", r".*\bat most 1\.6 ×"]  # fmt: skip
+    assert len(parts) == len(wanted)
+    for part, pattern in zip(parts, wanted, strict=True):
+        assert re.fullmatch(pattern, part)
 
 
 def test_a_headline_claims_no_more_than_its_intervals(run):
@@ -158,9 +160,9 @@ def test_a_headline_claims_no_more_than_its_intervals(run):
     share = replace(eager.tax_share, value=0.04, low=-0.33, high=0.41)
     wide = replace(fast.ratio_to_eager, value=0.17, low=0.08, high=0.34)
     said = headline([replace(eager, tax_share=share), replace(fast, ratio_to_eager=wide)], ())
-    assert "tax of eager at batch 1 is not determined (-33 to 41 %)" in said
+    assert "not determined (-33 to 41 %)" in said
     assert "4 %" not in said and "at most" not in said
-    assert "onnxruntime is 2.9 to 12 × faster" in said
+    assert "2.9 to 12 ×" in said
     unknown = headline([replace(eager, tax_share=None)], ())
     assert "4.4 ms (4.29 ms to 4.51 ms)" in unknown
 
@@ -222,7 +224,7 @@ def test_gpu_point():
         {"kernel": 1_000_000, "device_gap": 200_000, "remainder": 2_800_000}
     )
     assert m.regime == "framework-bound"
-    assert "a faster device would give at most 1.3 ×" in run.headline
+    assert "at most 1.3 ×" in run.headline
     busy = build(data.gpu_records(4_000_000, (3_800_000,) * 8))
     assert busy.measurements[0].regime == "compute-bound"
 

@@ -146,7 +146,7 @@ def test_on_a_machine_with_a_gpu_the_rest_is_checked(monkeypatch, name):
     monkeypatch.setattr(type(runtime), "packages", ())
     monkeypatch.setattr(onnxruntime_cuda, "missing_provider", lambda library: None)
     assert runtime.missing(CUDA) is None
-    assert "runs on cuda only" in runtime.missing(Target())
+    assert "--device cuda" in runtime.missing(Target())
     monkeypatch.setattr(type(runtime), "packages", ("no_such_package",))
     assert "no_such_package not installed" in runtime.missing(CUDA)
 
@@ -156,7 +156,7 @@ def test_onnxruntime_on_cuda_has_no_bfloat16(monkeypatch):
     runtime = runtimes.get("onnxruntime-cuda")
     monkeypatch.setattr(type(runtime), "packages", ())
     reason = runtime.missing(Target(device="cuda:0", precision="bfloat16"))
-    assert reason == "no bfloat16 here; choose --precision float32, float16"
+    assert "bfloat16" in reason and reason.endswith("--precision float32, float16")
 
 
 def test_the_cpu_build_of_onnxruntime_is_told_from_the_gpu_build(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_the_reason_of_a_broken_capture_is_its_first_error():
             )
     except RuntimeError as error:
         said = cuda_graph.reason(cuda_graph.cause(error))
-    assert said.startswith("CUDA error: operation not permitted when stream is capturing; look for")
+    assert said.startswith("CUDA error: operation not permitted when stream is capturing; ")
     assert "\n" not in said
 
 
@@ -198,8 +198,9 @@ def test_nodes_that_fell_back_are_counted():
     nodes = [(onnxruntime_cuda.PROVIDER, "MatMul")] * 9
     nodes += [("CPUExecutionProvider", "Shape")] * 2 + [("CPUExecutionProvider", "Gather")]
     text = onnxruntime_cuda.fallback_text(nodes)
-    assert text == "3 of 12 nodes run on the CPU (Shape 2, Gather 1)"
-    assert "does not say how many" in onnxruntime_cuda.fallback_text(None)
+    assert text.startswith("3 of 12 ") and text.endswith("CPU (Shape 2, Gather 1)")
+    assert "CPU" in (unknown := onnxruntime_cuda.fallback_text(None))
+    assert not any(map(str.isdigit, unknown))
 
 
 # --- ONNX Runtime's two further modes, on a fake that writes down what it is asked -------------
@@ -352,7 +353,7 @@ def test_tensorrt_that_does_not_start_is_an_error_and_not_cuda(loaded, monkeypat
 
 def test_graphs_of_inductor_are_refused_on_a_cpu():
     reason = runtimes.get("inductor-reduce-overhead").missing(Target())
-    assert reason == "runs on cuda only; choose --device cuda"
+    assert reason is not None and reason.endswith("--device cuda")
 
 
 # --- what torch is asked, on a fake of it ------------------------------------------------------
@@ -597,7 +598,7 @@ def test_what_cannot_be_captured_is_not_served_and_says_why(torch):
 def test_graphs_are_for_devices_and_race_there(monkeypatch, name):
     monkeypatch.setattr(inductor.CompiledRuntime, "missing", torch_common.TorchRuntime.missing)
     graph = runtimes.get(f"{name}@graph")
-    assert graph.missing(Target()) == "runs on cuda only; choose --device cuda"
+    assert str(graph.missing(Target())).endswith("--device cuda")
     assert graph.serves_with == ("torch",)
     workload = Workload(model="mlp")
     for wanted in ([name], [name, f"{name}@graph"]):
@@ -802,8 +803,9 @@ def test_an_engine_of_a_part_of_the_model_is_measured_and_not_delivered(engines,
     made.files = runtime.write(made)
     assert made.files == {1: "model-1.onnx", 4: "model-4.onnx"}
     loaded = runtime.load(None, CUDA, tmp_path)
-    with pytest.raises(WorkerError, match="only parts of the model"):
+    with pytest.raises(WorkerError, match=r"parts .*onnxruntime-cuda") as refused:
         loaded.serve(1)
+    assert refused.value.status == "unavailable"
     made.inputs = lambda batch: ["array"]
     loaded.bind(4)
     cache = FakeSession.sessions[-1].providers[0][1]["trt_engine_cache_path"]

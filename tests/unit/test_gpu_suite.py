@@ -279,7 +279,7 @@ def test_without_torch_another_python_is_asked_for(tmp_path, monkeypatch, capsys
     words = ["--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
     assert gpu_suite.main(words) == 1
     (said,) = capsys.readouterr().err.splitlines()
-    assert "torch, msgspec missing; install torch" in said and "make gpu PYTHON=" in said
+    assert "torch, msgspec missing" in said and "make gpu PYTHON=" in said
     assert not (tmp_path / "gpu/summary.json").exists()
 
 
@@ -298,7 +298,7 @@ def test_a_cache_that_cannot_be_written_is_said_before_any_part_begins(
     words = ["--dry-run", "--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
     assert gpu_suite.main(words) == 1
     (said,) = capsys.readouterr().err.splitlines()
-    assert "name another folder in FRAMEWORKTAX_CACHE" in said
+    assert str(cache) in said and "FRAMEWORKTAX_CACHE" in said
 
 
 def test_a_torch_that_reaches_no_device_is_said_before_any_part_begins(
@@ -314,7 +314,7 @@ def test_a_torch_that_reaches_no_device_is_said_before_any_part_begins(
     monkeypatch.setattr(gpu_suite, "unfit", lambda *, needs_gpu: None)
     words = ["--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
     assert gpu_suite.main(words) == 1
-    assert "torch cannot use the GPU: exit 1: RuntimeError" in capsys.readouterr().err
+    assert "exit 1: RuntimeError: The NVIDIA driver" in capsys.readouterr().err
     assert ran == ["torch"]
 
 

@@ -328,7 +328,7 @@ def test_each_fault_is_found_with_its_remedy(tree):
         "sampler", "compiler", "gpu", "gpu-state",
     } | {f"library-{name}" for name in inventory.EXTRAS if name != "py-spy"}  # fmt: skip
     assert all(check.remedy for check in bad.values())
-    assert bad["load"].text == "others use 30% of the machine"
+    assert "30%" in bad["load"].text
     assert bad["sampler"].status == "missing"
     assert "paranoid is 4" in bad["sampler"].text
     assert bad["turbo"].remedy.endswith("intel_pstate/no_turbo")
@@ -398,11 +398,11 @@ def test_each_hint_is_a_command_below_its_findings(tree):
         "sudo nvidia-smi -pm 1",
     ]
     at = lines.index("pip install 'frameworktax[onnxruntime]'")
-    assert lines[at - 2 : at] == [
-        "# library-onnx: onnx is not installed", "# library-onnxscript: onnxscript is not installed"
-    ]  # fmt: skip
-    assert "# load: others use 30% of the machine" in lines
-    stolen = lines.index("# virtualization: a hypervisor takes 5.0% of the processor time")
+    said = [line.partition(": ")[0] for line in lines]
+    assert said[at - 2 : at] == ["# library-onnx", "# library-onnxscript"]
+    assert "30%" in lines[said.index("# load")]
+    stolen = said.index("# virtualization")
+    assert "5.0%" in lines[stolen]
     assert lines[stolen + 1].startswith("# use a dedicated host")
 
 

@@ -74,7 +74,7 @@ def test_touching_intervals_are_one_and_nanoseconds_survive_epoch_times():
 
 def test_invalid_intervals_are_never_dropped_silently():
     for function in (iv.merge, iv.union_ns):
-        with pytest.raises(ValueError, match="1 intervals end before they start"):
+        with pytest.raises(ValueError, match=r"^1 intervals "):
             function([0, 5], [2, 4])
     with pytest.raises(ValueError, match="window ends"):
         iv.gaps([0], [1], window=(3, 2))

@@ -87,7 +87,7 @@ def test_a_file_cut_anywhere_keeps_the_events_before(tmp_path, at):
 
 def test_a_file_cut_behind_its_events_says_so(tmp_path):
     whole = cases.trace(cases.kernel(1, 5, 1))
-    assert read(tmp_path, whole[:-1]).cut == "it ends within what follows the list of events"
+    assert "follows the list" in read(tmp_path, whole[:-1]).cut
 
 
 def test_a_gzip_file_that_is_cut_or_damaged_keeps_what_could_be_unpacked(tmp_path):
@@ -95,9 +95,9 @@ def test_a_gzip_file_that_is_cut_or_damaged_keeps_what_could_be_unpacked(tmp_pat
     packed = bytearray(gzip.compress(many.encode()))
     cut = read(tmp_path, bytes(packed[: len(packed) // 2]))
     assert 0 < len(cut.events) < 3999
-    assert "gzip file is damaged or cut off" in cut.cut
+    assert "gzip" in cut.cut
     packed[-8] ^= 255  # the checksum
-    assert "gzip file is damaged" in read(tmp_path, bytes(packed)).cut
+    assert "gzip" in read(tmp_path, bytes(packed)).cut
 
 
 def test_events_that_cannot_be_read_are_left_out(tmp_path):
@@ -171,9 +171,9 @@ def test_of_what_stands_around_the_events_only_device_names_are_kept(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"[" * 2_000_000, "nested more than 500 deep"),
-        (b'{"traceEvents": [' + b"[" * 2_000_000, "nested more than 500 deep"),
-        (b'{"traceEvents": [{"a": ' + b'{"a": ' * 500_000, "nested more than 500 deep"),
+        (b"[" * 2_000_000, r"nested .*\b500\b"),
+        (b'{"traceEvents": [' + b"[" * 2_000_000, r"nested .*\b500\b"),
+        (b'{"traceEvents": [{"a": ' + b'{"a": ' * 500_000, r"nested .*\b500\b"),
         (b'{"traceEvents": []}', "none of its 0 events"),
         (b'{"traceEvents": [{"ph": "i"}]}', "none of its 1 events"),
         (b'{"traceEvents": {}}', "no list of traceEvents"),
@@ -197,7 +197,7 @@ def test_a_file_that_unpacks_to_a_thousand_times_its_size_is_refused(monkeypatch
 def test_an_event_without_end_is_refused_before_it_fills_the_memory(monkeypatch, tmp_path):
     monkeypatch.setattr(kineto, "EVENT_LIMIT", 1 << 16)
     monkeypatch.setattr(kineto, "BLOCK_BYTES", 1 << 12)
-    with pytest.raises(TraceError, match="one event of more than"):
+    with pytest.raises(TraceError, match=r"one event .*MiB"):
         read(tmp_path, b'{"traceEvents": [{"name": "' + b"a" * 300_000)
     with pytest.raises(TraceError, match="no list of traceEvents"):
         read(tmp_path, b'{"a": "' + b"a" * 300_000)

@@ -51,7 +51,8 @@ def run(tmp_path, monkeypatch, capsys):
 def test_both_are_an_error_of_one_line(run, verb):
     code, out, err = run(verb, *VERBS[verb], "--quiet", "--verbose")
     assert (code, out) == (2, "")
-    assert err == "frameworktax: --quiet and --verbose are opposites; give one of them\n"
+    (line,) = err.splitlines()
+    assert line.startswith("frameworktax: ") and "--quiet" in line and "--verbose" in line
 
 
 def test_a_report_in_full_has_every_note_and_the_environment(run):

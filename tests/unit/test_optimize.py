@@ -427,14 +427,14 @@ def test_what_needs_the_model_does_not_race():
     assert not {"eager", "inference-mode", "inductor", "deployed", "null"} & set(racing)
     assert "code" in dict(others)["inductor"]
     assert "code" not in dict(others)["executorch"]
-    with pytest.raises(UsageError, match="inductor cannot be delivered"):
+    with pytest.raises(UsageError, match="inductor cannot"):
         deliverable("inductor", Target(), W1)
     with pytest.raises(UsageError, match="eager is"):
         deliverable("eager", Target(), W1)
 
 
 def test_a_model_that_eager_cannot_run_is_refused_before_the_race():
-    with pytest.raises(UsageError, match="eager, which runs torch modules") as error:
+    with pytest.raises(UsageError, match="torch modules") as error:
         deliverable("all", Target(), Workload(model="onnx:model.onnx"))
     assert "choose" not in str(error.value)
 

@@ -96,18 +96,18 @@ def test_by_what_a_runtime_cannot_be_broken_down(monkeypatch):
     monkeypatch.setattr(plan, "probe", lambda: None)
     points = points_for(Workload(model="mlp"), batches=[1], runtimes=["onnxruntime", "eager"])
     plan.refuse_places(points, "module")
-    with pytest.raises(UsageError, match=r"onnxruntime .*works in eager, inference-mode"):
+    with pytest.raises(UsageError, match=r"onnxruntime .*eager, inference-mode"):
         plan.refuse_places(points[:1], "module")
     plan.refuse_places(points[:1], "operator")
     jax = points_for(Workload(model="mlp"), batches=[1], runtimes=["jax"])
-    with pytest.raises(UsageError, match=r"jax .*works in .*onnxruntime"):
+    with pytest.raises(UsageError, match=r"jax .*onnxruntime"):
         plan.refuse_places(jax, "operator")
     with monkeypatch.context() as other:
         other.setattr(call_stacks.platform, "machine", lambda: "aarch64")
-        with pytest.raises(UsageError, match="not on aarch64; give module or line"):
+        with pytest.raises(UsageError, match=r"aarch64; .*module or line"):
             plan.refuse_places(points, "operator")
     device = [replace(points[1], platform="cuda:0")]
-    with pytest.raises(UsageError, match="by line on cuda:0; give module or operator"):
+    with pytest.raises(UsageError, match=r"line on cuda:0; .*module or operator"):
         plan.refuse_places(device, "line")
     plan.refuse_places([replace(points[1], platform="cuda:0")], "operator")
     monkeypatch.setattr(plan, "probe", lambda: "why not")
@@ -147,7 +147,7 @@ def test_options_go_to_the_parameters_of_their_name():
         "batch": [1, 4], "until": 0.03, "store": "s", "other": 2,
     }  # fmt: skip
     assert arguments(call, {"batch": 3}) == {"batch": 3}
-    with pytest.raises(UsageError, match="--until 'x' is no share"):
+    with pytest.raises(UsageError, match="--until 'x'"):
         arguments(call, {"until": "x"})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import socket
 import sys
 from collections import deque
@@ -212,7 +213,7 @@ def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
     executor, _ = made(Ray())
     devices = {place.label: place.device for place in executor.platforms()}
     study = {"grid": {"models": "mlp", "runtimes": "null", "platform": "letf"}}
-    with pytest.raises(UsageError, match="no platform 'letf', did you mean 'left'"):
+    with pytest.raises(UsageError, match=r"'letf'.*'left'\?"):
         load(study, platforms=devices)
     study["grid"]["platform"] = "left"
     assert {p.point.platform for p in load(study, platforms=devices).planned} == {"cpu@left"}
@@ -223,7 +224,7 @@ def test_a_cluster_without_a_fit_node_ends_the_sweep(made):
     executor, listener = made(cluster)
     executor.submit(job())
     assert executor.next_done(0.0005) is None
-    with pytest.raises(UsageError, match=r"offers nothing to measure on: node .* has torch 1"):
+    with pytest.raises(UsageError, match=r": node .* has torch 1"):
         executor.platforms()
     assert len(listener.said) == 1 and cluster.dropped == ["a"]
 
@@ -265,7 +266,7 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     executor.submit(job())
     got = executor.next_done(HOUR_S)
     assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
-    assert str(got.error) == "node 10.0.0.1 (left): was lost: the node died"
+    assert re.fullmatch(r"node 10\.0\.0\.1 \(left\): .*: the node died", str(got.error))
     records, notes = store.read(tmp_path / "store" / f"{got.session}.jsonl")
     assert [r.kind for r in records] == ["session", "subject", "calibration", "block"]
     assert not notes
@@ -348,7 +349,8 @@ def test_a_job_that_could_not_begin_was_not_lost(made):
     got = executor.next_done(HOUR_S)
     assert got.error is None and got.job.name == "r" and len(cluster.orders) == 2
     assert cluster.dropped == ["b"]
-    assert listener.said == ["left out: node 10.0.0.2 (right, big) was lost: the node is dead"]
+    (said,) = listener.said
+    assert re.fullmatch(r"left out: node 10\.0\.0\.2 \(right, big\) .*: the node is dead", said)
     assert {place.label: place.slots for place in executor.platforms()}["right"] == 1
 
 
@@ -407,7 +409,7 @@ def test_what_is_not_on_a_node_is_refused_before_anything_is_submitted(tmp_path,
     monkeypatch.setattr(run, "open_executor", lambda *_: fake)
     for model in ("onnx:net.onnx", "hf:./bert", "hf:bert"):
         study = {"grid": {"models": ["mlp", model], "runtimes": "eager", "batch": 1}}
-        with pytest.raises(UsageError, match="name that from the root"):
+        with pytest.raises(UsageError, match=rf"{model} .*{model.partition(':')[0]}:/path/to/"):
             run.sweep(study, store=tmp_path / "store", engine="ray")
         assert submitted == []
     for model in (f"onnx:{tmp_path}/net.onnx", f"hf:{tmp_path}/bert", "hf:owner/name", "hf:gpt2"):
@@ -472,13 +474,13 @@ def test_no_cluster_and_no_ray(made, monkeypatch, tmp_path):
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", "nonsense", "127.0.0.1:99999999"):
         monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(UsageError, match="no Ray cluster answers on this machine; start one"):
+        with pytest.raises(UsageError, match="on this machine; start one: ray start"):
             made(cluster)
-    with pytest.raises(UsageError, match=f"no Ray cluster answers at ray://127.0.0.1:{port}"):
+    with pytest.raises(UsageError, match=f"at ray://127.0.0.1:{port};"):
         made(cluster, f"ray://127.0.0.1:{port}")
     monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    with pytest.raises(UsageError, match="no Ray cluster answers"):
+    with pytest.raises(UsageError, match="start one: ray start"):
         made(cluster)
     assert cluster.begun == []
     with pytest.raises(UsageError, match="pip install 'frameworktax"):
@@ -486,7 +488,7 @@ def test_no_cluster_and_no_ray(made, monkeypatch, tmp_path):
 
 
 def test_executors_by_name():
-    with pytest.raises(UsageError, match="no engine 'rya', did you mean 'ray'"):
+    with pytest.raises(UsageError, match=r"'rya'.*'ray'\?"):
         open_executor("rya", Path(), Reporter(), ())
     local = open_executor("local", Path(), Reporter(), ())
     assert {place.label for place in local.platforms()} >= {"local", "cpu"}

@@ -51,47 +51,46 @@ def test_a_name_that_is_no_utf_8_is_refused_before_it_is_a_key_that_none_reads()
 
 
 def test_unknown_names_get_a_suggestion() -> None:
-    with pytest.raises(UsageError, match=r"'a/b.onnx', did you mean 'onnx:a/b.onnx'\?"):
+    with pytest.raises(UsageError, match=r"'a/b\.onnx'.*'onnx:a/b\.onnx'\?"):
         models.check(Workload(model="a/b.onnx"))
-    with pytest.raises(UsageError, match=r"'own.py', did you mean 'own.py:function'\?"):
+    with pytest.raises(UsageError, match=r"'own\.py'.*'own\.py:function'\?"):
         models.check(Workload(model="own.py"))
-    with pytest.raises(UsageError, match=r"unknown model 'bert-bse', did you mean 'bert-base'\?"):
+    with pytest.raises(UsageError, match=r"model 'bert-bse'.*'bert-base'\?"):
         models.check(Workload(model="bert-bse"))
-    with pytest.raises(UsageError, match=r"unknown runtime 'eagr', did you mean 'eager'\?"):
+    with pytest.raises(UsageError, match=r"runtime 'eagr'.*'eager'\?"):
         runtimes.get("eagr")
 
 
 @pytest.mark.parametrize(
     ("workload", "said"),
     [
-        (Workload(model="resnet-18", length=8), "resnet-18 has no length; leave out --length"),
-        (Workload(model="mlp", image_size=8), "mlp has no image size; leave out --image-size"),
-        (Workload(model="bert-base", image_size=8), "bert-base has no image size"),
-        (Workload(model="x.py:f", width=0.5), "your own model has no width factor"),
-        (Workload(model="x.py:f", twin=True), "no twin can be built"),
-        (Workload(model="mlp", width=0.0), "--width 0.0 is impossible"),
-        (Workload(model="mlp", depth=-1.0), "--depth -1.0 is impossible"),
-        (Workload(model="mlp", depth=float("nan")), "--depth nan is impossible"),
-        (Workload(model="mlp", batch=0), "batch 0 is impossible"),
-        (Workload(model="mlp", batch_dim=1), "mlp knows its batch dimension"),
-        (Workload(model="bert-base", length=513), "takes lengths from 1 to 512, not 513; choose"),
-        (Workload(model="mamba", length=0), "mamba takes lengths of 1 or more, not 0"),
-        (Workload(model="resnet-18", image_size=31), "images of 32 pixels a side or more, not 31"),
-        (Workload(model="bert-base", phase="generate"), "bert-base generates no text"),
-        (Workload(model="resnet-18", phase="generate"), "leave out --phase generate"),
-        (Workload(model="resnet-18", input="ragged"), "takes no sentences; leave out --input"),
-        (Workload(model="bert-base", channels_last=True), "--channels-last is for models that"),
-        (Workload(model="torchvision:resnet18", width=0.5), "has no width factor"),
-        (Workload(model="torchvision:resnet18", length=3), "has no length"),
-        (Workload(model="hf:bert", depth=2.0), "hf:bert has no depth factor"),
-        (Workload(model="onnx:absent.onnx"), "no file absent.onnx (for onnx:absent.onnx)"),
-        (Workload(model="onnx:absent.onnx", phase="generate"), "generates no text"),
+        (Workload(model="resnet-18", length=8), r"resnet-18 .*--length"),
+        (Workload(model="mlp", image_size=8), r"mlp .*--image-size"),
+        (Workload(model="bert-base", image_size=8), r"bert-base .*--image-size"),
+        (Workload(model="x.py:f", width=0.5), r"own model .*width"),
+        (Workload(model="x.py:f", twin=True), r"twin"),
+        (Workload(model="mlp", width=0.0), r"--width 0\.0"),
+        (Workload(model="mlp", depth=-1.0), r"--depth -1\.0"),
+        (Workload(model="mlp", depth=float("nan")), r"--depth nan"),
+        (Workload(model="mlp", batch=0), r"batch 0\b"),
+        (Workload(model="mlp", batch_dim=1), r"mlp .*batch dimension"),
+        (Workload(model="bert-base", length=513), r"\b1 to 512\b.*\b513\b"),
+        (Workload(model="mamba", length=0), r"mamba .*\b1 or more\b.*\b0\b"),
+        (Workload(model="resnet-18", image_size=31), r"\b32\b.*\b31\b"),
+        (Workload(model="bert-base", phase="generate"), r"bert-base .*no text"),
+        (Workload(model="resnet-18", phase="generate"), r"--phase generate"),
+        (Workload(model="resnet-18", input="ragged"), r"leave out --input"),
+        (Workload(model="bert-base", channels_last=True), r"--channels-last"),
+        (Workload(model="torchvision:resnet18", width=0.5), r"width"),
+        (Workload(model="torchvision:resnet18", length=3), r"length"),
+        (Workload(model="hf:bert", depth=2.0), r"hf:bert .*depth"),
+        (Workload(model="onnx:absent.onnx"), r"no file absent\.onnx"),
+        (Workload(model="onnx:absent.onnx", phase="generate"), r"no text"),
     ],
 )
 def test_impossible_workloads_are_one_line(workload: Workload, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=said) as caught:
         models.check(workload)
-    assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -102,7 +101,7 @@ def test_entry_points_add_names_and_may_not_collide(registry, monkeypatch) -> No
     monkeypatch.setattr(models, "entry_points", lambda group: points)
     assert registry.names()[-1] == "mine"
     points.append(EntryPoint(taken, "package.module:other", registry.GROUP))
-    with pytest.raises(UsageError, match=f"'{taken}' is registered twice.*package.module:other"):
+    with pytest.raises(UsageError, match=rf"'{taken}' .*twice.*package\.module:other"):
         registry.names()
 
 

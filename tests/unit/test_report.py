@@ -146,8 +146,8 @@ def test_terminal_folds_notes_unless_all_are_asked_for(run):
     assert codes and not codes & run_document.CHANGING
     texts = [n.text.split()[0] for f in families(run) for n in run_document.notes_of(f).notes]
     brief, full = printed(run), printed(run, full=True)
-    assert f"{len(texts)} notes on how this was measured" in brief
-    assert "notes on how this was measured" not in full
+    folded = re.compile(rf"\b{len(texts)} notes on how\b")
+    assert folded.search(brief) and not folded.search(full)
     assert len(full) > len(brief)
 
 
@@ -451,7 +451,7 @@ def test_no_curve_is_drawn_through_one_batch_size(run):
 
 
 def test_page_tells_the_verdict_in_words_and_tables(page):
-    assert "<h1>eager pays 61.8 ±0.7 % framework tax at batch 1</h1>" in page
+    assert re.search(r"<h1>eager [^<]*\b61\.8 ±0\.7 % [^<]*batch 1</h1>", page)
     assert page.count("<caption>") == 4
     assert page.count('scope="row"') > 30
 

@@ -46,7 +46,7 @@ def test_the_page_tells_both_stores(tmp_path):
     text = page.read_text()
     assert "Side by side" in text
     assert f"Before: {before}. After: {after}." in text
-    assert "Both sides, point by point" in text
+    assert "Both sides" in text
     assert "Side by side" not in html.page(build(data.session()))
 
 

@@ -204,7 +204,7 @@ def test_what_is_missing_is_a_reason():
     rows = [row(1.0), Row(at={"model": "m", "runtime": "x", "batch": 1}, reason="no such engine")]
     with pytest.raises(NotEvaluable, match="m in x, batch 1: no such engine"):
         claims.RULES["ratio"](part("ratio", of={"runtime": "x"}, to={"runtime": "eager"}), rows)
-    with pytest.raises(NotEvaluable, match="nothing measured at runtime y"):
+    with pytest.raises(NotEvaluable, match="runtime y"):
         claims.RULES["value"](part("value", of={"runtime": "y"}), rows)
     with pytest.raises(NotEvaluable, match="names 2 points"):
         claims.RULES["value"](part("value", of={"batch": 1}), rows)
@@ -416,7 +416,7 @@ def test_a_slower_device_that_is_free_as_far_as_it_was_measured_separates_nothin
     fast = [on("fast", 2.0, batch, 4.0 * max(1, batch / 16)) for batch in (1, 4, 16, 64)]
     slow = [on("slow", 1.0, batch, 4.0) for batch in (1, 4)]
     free = part("free_on_faster")
-    with pytest.raises(NotEvaluable, match="no two machines differ enough"):
+    with pytest.raises(NotEvaluable, match="two machines"):
         claims.RULES["free_on_faster"](free, [*fast, *slow])
     slow.append(on("slow", 1.0, 16, 16.0))
     assert claims.RULES["free_on_faster"](free, [*fast, *slow]).value == 1.0
@@ -432,7 +432,7 @@ def test_one_machine_alone_cannot_be_judged_and_two_say_too_little():
     alone = hardware()[: len(hardware()) // 2]
     found = told_of("figure-9", alone)
     assert set(verdicts(found).values()) == {"cannot-be-judged"}
-    assert "one machine in the store" in found.claims[0].reason
+    assert "one machine" in found.claims[0].reason
     # one pair of machines: its interval reaches across the bound
     assert verdicts(told_of("figure-9", hardware()))["C9.free"] == "cannot-be-judged"
 
@@ -485,7 +485,7 @@ def test_a_measured_store_is_told():
     share, slope = claim.findings
     assert (share.verdict, slope.verdict) == ("holds", "cannot-be-judged")
     assert share.ours.value == pytest.approx(0.622, abs=5e-4)
-    assert "the time budget of 150 s was spent" in slope.reason
+    assert "150 s" in slope.reason
     text = markdown(page.page(found, "x"))
     assert "| 62.2 % (62.1 % to 62.4 %) |" in text
     assert "AMD EPYC, 2 processors; torch 2.13.0+cpu" in text

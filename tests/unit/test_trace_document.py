@@ -139,7 +139,7 @@ def test_a_file_that_is_cut_off_is_noted(tmp_path):
     path.write_text(cases.trace(*cases.one_step())[:-120])
     run = explain(path).run
     assert "trace-cut-off" in codes(run)
-    assert run.trace["cut"] == "it ends within the list of events"
+    assert "within the list" in run.trace["cut"]
 
 
 def test_it_is_a_document_of_the_schema_and_comes_back_as_it_was(tmp_path):
@@ -165,7 +165,7 @@ def test_a_step_without_a_device_predicts_nothing(tmp_path):
     events = [e for e in cases.one_step() if '"device"' not in e]
     (refused,) = explained(tmp_path, *events, what_if=WhatIf(device_speed=2)).predictions
     assert refused.latency_ns is None
-    assert "no kernel with its launch" in refused.reason
+    assert "no kernel" in refused.reason
 
 
 def shown(run, width=80):

@@ -2,6 +2,7 @@
 where those are installed."""
 
 import json
+import re
 import sys
 import types
 from contextlib import contextmanager
@@ -119,7 +120,7 @@ def test_what_mlflow_refuses_is_one_line(results, monkeypatch):
         raise Refusal("no server\nat that address")
 
     monkeypatch.setattr(fake, "set_experiment", refuse)
-    with pytest.raises(UsageError, match="no server at that address; check MLFLOW_TRACKING_URI"):
+    with pytest.raises(UsageError, match=r"no server at that address; .*MLFLOW_TRACKING_URI"):
         results.to_mlflow("taxes")
 
 
@@ -176,7 +177,7 @@ def test_wandb_gets_a_group_with_the_whole_and_a_run_a_point(results, monkeypatc
         raise Refusal("no key")
 
     fake.init = refuse
-    with pytest.raises(UsageError, match="wandb refused: no key; check WANDB_MODE"):
+    with pytest.raises(UsageError, match=r"wandb .*: no key; .*WANDB_MODE"):
         results.to_wandb()
 
 
@@ -205,7 +206,8 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
         return leaving.value.code or 0, *capsys.readouterr()
 
     code, out, err = command("--to", "mlflow", "--where", "runtime=eager", "--where", "batch=1,8")
-    assert (code, out, err) == (0, "logged to mlflow: 2 points in id-1\n", "")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"[^\n]*mlflow: 2 points in id-1\n", out)
     assert [r["name"] for r in runs[1:]] == [f"bert-mini, eager, batch {b}" for b in (1, 8)]
     for words, said in {
         ("--to", "mlflo"): "no tracker 'mlflo', did you mean 'mlflow'?; choose mlflow, wandb",
