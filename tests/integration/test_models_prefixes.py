@@ -155,7 +155,7 @@ def test_code_that_comes_with_a_model_runs_only_if_trusted(folder) -> None:
         f"open({str(folder / 'ran')!r}, 'w').close()\nraise OSError('and ended')\n"
     )
     name = f"hf:{folder}"
-    refused("brings code of its own, which would run here", model=name)
+    refused("--trust-remote-code", model=name)
     assert not (folder / "ran").exists()
     said = refused("and ended", model=name, trust_remote_code=True)
     assert "--trust-remote-code" not in said
@@ -163,24 +163,19 @@ def test_code_that_comes_with_a_model_runs_only_if_trusted(folder) -> None:
 
 
 def test_folders_and_types_that_are_none(folder, tmp_path, monkeypatch) -> None:
-    refused("no model type 'bertt', did you mean 'bert'?", model="hf:bertt")
-    refused("takes lengths from 1 to 64, not 65", model=f"hf:{folder}", length=65)
-    refused("has no image size", model=f"hf:{folder}", image_size=32)
+    assert "'bertt'" in refused("'bert'?", model="hf:bertt")
+    refused("1 to 64, not 65", model=f"hf:{folder}", length=65)
+    refused("--image-size", model=f"hf:{folder}", image_size=32)
     empty = tmp_path / "empty"
     empty.mkdir()
-    refused("a folder written by save_pretrained", model=f"hf:{empty}")
-    refused("a folder written by save_pretrained", model=f"hf:{tmp_path}/absent")
+    refused("save_pretrained", model=f"hf:{empty}")
+    refused("save_pretrained", model=f"hf:{tmp_path}/absent")
     refused("hf: cannot be loaded", model="hf:")
     for text in ("{", "[]", '"bert"'):
         (empty / "config.json").write_text(text)
-        refused("a folder written by save_pretrained", model=f"hf:{empty}")
-    refused(
-        "hf:bert generates no text",
-        model="hf:bert",
-        phase="generate",
-        new_tokens=1,
-        kv_cache="none",
-    )
+        refused("save_pretrained", model=f"hf:{empty}")
+    generating = {"phase": "generate", "new_tokens": 1, "kv_cache": "none"}
+    refused("hf:bert generates no text", model="hf:bert", **generating)
 
 
 def test_a_hub_out_of_reach_is_one_line(folder, monkeypatch) -> None:
@@ -202,7 +197,7 @@ def test_a_hub_that_does_not_answer_is_not_asked_again_and_again(monkeypatch) ->
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
-    refused("hf:nobody/has-this-model cannot be loaded", model="hf:nobody/has-this-model")
+    refused("hf:nobody/has-this-model", model="hf:nobody/has-this-model")
     assert waits == []
 
 
@@ -210,7 +205,7 @@ def test_weights_that_memory_cannot_hold_are_not_made(folder, monkeypatch) -> No
     from frameworktax.models import hugging_face
 
     monkeypatch.setattr(hugging_face.host, "memory_available_bytes", lambda: 1000)
-    refused("GB are free; name a folder with a config.json of smaller", model=f"hf:{folder}")
+    assert "0.0 GB are free" in refused("config.json", model=f"hf:{folder}")
 
 
 # --- ONNX -----------------------------------------------------------------------------------------
@@ -302,7 +297,7 @@ def test_onnx_files_that_are_none(tmp_path) -> None:
     path.write_bytes(b"hello world, this is text")
     refused("is no whole ONNX file", model=name)
     path.write_bytes(b"")
-    refused("its graph is empty); export it again", model=name)
+    refused("graph is empty", model=name)
     write(path, operator="Frobnicate")
     refused("is not valid ONNX: No Op registered for Frobnicate", model=name)
     write(path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -315,5 +310,5 @@ def test_onnx_files_that_are_none(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"batch of 2; .*--batch 2"):
         fixed.inputs(3)
     write(path, shape=(2, "n", 4))
-    refused("the batch dimension does not follow from", model=name)
-    refused("computes in the precision it was written in", model=name, precision="float16")
+    refused("batch dimension", model=name)
+    refused("--precision", model=name, precision="float16")

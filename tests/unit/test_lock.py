@@ -76,7 +76,7 @@ def test_processes_that_are_started_do_not_hold_it(folder):
 
 def test_what_the_file_says_is_only_for_messages(folder):
     """Threads wait as processes do: each opens the file anew."""
-    unnamed = "waiting for another measurement on this host"
+    unnamed = "another measurement"
     texts = dict.fromkeys([b"", b"{", b'{"pid": "x"}', b"[1]", b"\xff"], unnamed)
     texts[b'{"pid": 1, "command": "", "since": 1e99}'] = unnamed
     texts[b'{"pid": 1, "command": "a\\u001b[31m", "since": 0}'] = "(frameworktax a [31m, since"
