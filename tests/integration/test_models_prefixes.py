@@ -63,7 +63,7 @@ def test_names_torchvision_lacks_or_cannot_run() -> None:
     refused("no model 'resnet81', did you mean 'resnet18'?", model="torchvision:resnet81")
     refused("is a detection model", model="torchvision:ssd300_vgg16")
     refused(
-        "takes no image of 40 pixels a side (Input shape indivisible by patch size!)",
+        "40 pixels a side (Input shape indivisible by patch size!)",
         model="torchvision:vit_b_32",
         image_size=40,
     )
