@@ -149,25 +149,19 @@ def test_a_run_becomes_the_fields_of_a_record():
     }
 
 
-@pytest.mark.parametrize("work", ["kernel", "other"])
-def test_a_note_says_where_machine_code_decided(work):
-    def codes(judged, named):
-        leaves = {Leaf("libengine.so", "sub_10", work): judged, GEMM: named}
+@pytest.mark.parametrize(
+    ("leaf", "code"),
+    [
+        (Leaf("libengine.so", "sub_10", "kernel"), "machine-code"),
+        (Leaf("libengine.so", "sub_10", "other"), "machine-code"),
+        (Leaf("libengine.so", ""), "unplaced"),
+    ],
+)
+def test_a_note_says_where_machine_code_decided_or_nothing_is_known(leaf, code):
+    for samples, expected in ((6, [code]), (5, [])):
+        leaves = {leaf: samples, GEMM: 100 - samples}
         run = SampleRun("perf-event", 1000, (stretch(leaves, 0, cpu_ns=1, wall_ns=1),), 1)
-        return [code for code, _ in itemise(run)["notes"]]
-
-    assert codes(6, 94) == ["machine-code"]
-    assert codes(5, 95) == []
-
-
-def test_a_note_says_where_nothing_is_known():
-    def codes(unknown, named):
-        leaves = {Leaf("libengine.so", ""): unknown, GEMM: named}
-        run = SampleRun("perf-event", 1000, (stretch(leaves, 0, cpu_ns=1, wall_ns=1),), 1)
-        return [code for code, _ in itemise(run)["notes"]]
-
-    assert codes(6, 94) == ["unplaced"]
-    assert codes(5, 95) == []
+        assert [found for found, _ in itemise(run)["notes"]] == expected
 
 
 def test_missing_ticks_are_the_operating_system_and_stay_signed():

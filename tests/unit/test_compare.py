@@ -355,15 +355,14 @@ def test_results_in_memory_are_compared(tmp_path):
         ft.compare(OLD)
 
 
-@pytest.mark.parametrize("gate", [0, -0.1, 1, 5.0, math.nan])
-def test_an_impossible_gate(gate):
-    with pytest.raises(UsageError, match="gate"):
-        ft.compare(OLD, OLD, gate=gate)
-
-
-def test_an_unknown_metric():
-    with pytest.raises(UsageError, match="did you mean 'latency'"):
-        ft.compare(OLD, OLD, metric="latancy")
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [*(({"gate": gate}, "gate") for gate in (0, -0.1, 1, 5.0, math.nan)),
+     ({"metric": "latancy"}, "'latency'")],
+)  # fmt: skip
+def test_an_impossible_gate_or_metric(option, said):
+    with pytest.raises(UsageError, match=said):
+        ft.compare(OLD, OLD, **option)
 
 
 def test_constants_of_another_host_are_named_where_an_interval_has_them():

@@ -33,26 +33,20 @@ def test_isotonic_rises_keeps_the_mean_and_agrees_with_scipy(values):
     assert found == pytest.approx(isotonic_regression(values).x, rel=1e-9)
 
 
-def test_free_batch_is_interpolated_between_logarithms():
-    # latency doubles from 4 to 8: 1.1 is reached at 4 · 2^(log 1.1 / log 2)
-    value, bound = free_batch([1, 2, 4, 8], [100, 100, 100, 200])
-    assert value == pytest.approx(4 * 1.1)
-    assert not bound
-
-
-def test_free_batch_that_no_batch_is():
-    value, bound = free_batch([1, 2, 4], [100, 200, 400])
-    assert (value, bound) == (pytest.approx(1.1), False)
-
-
-def test_free_batch_beyond_the_largest_is_a_lower_bound():
-    assert free_batch([1, 2, 4], [100, 101, 109]) == (4.0, True)
-
-
-def test_the_free_batch_is_read_off_the_isotonic_curve():
-    # batch 1 is slower than 2 by noise: pooled to 102, the limit is 112.2, and not 114.4
-    value, _ = free_batch([1, 2, 4, 8], [104, 100, 113, 226])
-    assert value == pytest.approx(2 * 2 ** (math.log(1.1) / math.log(113 / 102)))
+@pytest.mark.parametrize(
+    ("latency", "value", "bound"),
+    [
+        # it doubles from 4 to 8: 1.1 is reached at 4 · 2^(log 1.1 / log 2)
+        ([100, 100, 100, 200], 4 * 1.1, False),
+        ([100, 200, 400], 1.1, False),  # no batch is free
+        ([100, 101, 109], 4, True),  # the largest is
+        # batch 1 is slower than 2 by noise: pooled to 102, the limit is 112.2, and not 114.4
+        ([104, 100, 113, 226], 2 * 2 ** (math.log(1.1) / math.log(113 / 102)), False),
+    ],
+)
+def test_free_batch_is_interpolated_between_logarithms_of_the_isotonic_curve(latency, value, bound):
+    batches = [1, 2, 4, 8][: len(latency)]
+    assert free_batch(batches, latency) == (pytest.approx(value), bound)
 
 
 def column(latency, noise=(0.99, 1.0, 1.01), processes=(1.0, 1.0, 1.0)):

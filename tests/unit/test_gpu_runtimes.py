@@ -326,23 +326,18 @@ def test_without_a_graph_every_run_is_the_same(loaded):
 
 @pytest.mark.parametrize(("precision", "half"), [("float32", "0"), ("float16", "1")])
 def test_tensorrt_comes_before_cuda_and_keeps_its_engines(loaded, tmp_path, precision, half):
-    loaded("tensorrt", precision=precision).bind(1)
-    (session,) = FakeSession.sessions
-    assert session.get_providers() == [onnxruntime_cuda.TENSORRT, onnxruntime_cuda.PROVIDER]
-    settings = session.providers[0][1]
-    assert settings["trt_fp16_enable"] == half
-    assert settings["trt_engine_cache_path"] == str(tmp_path / "engines" / "1")
-    assert settings["trt_timing_cache_path"] == str(tmp_path / "engines")
-    assert (tmp_path / "engines" / "1").is_dir()
+    runtime = loaded("tensorrt", precision=precision)
+    for batch in (1, 4):
+        runtime.bind(batch)
+        session = FakeSession.sessions[-1]
+        assert session.get_providers() == [onnxruntime_cuda.TENSORRT, onnxruntime_cuda.PROVIDER]
+        settings = session.providers[0][1]
+        assert settings["trt_fp16_enable"] == half
+        assert settings["trt_engine_cache_path"] == str(tmp_path / "engines" / str(batch))
+        assert settings["trt_timing_cache_path"] == str(tmp_path / "engines")
+        assert (tmp_path / "engines" / str(batch)).is_dir()
+    assert len(FakeSession.sessions) == 2
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
-
-
-def test_tensorrt_keeps_the_engines_of_each_batch_size_apart(loaded):
-    runtime = loaded("tensorrt")
-    runtime.bind(1)
-    runtime.bind(4)
-    first, second = (s.providers[0][1]["trt_engine_cache_path"] for s in FakeSession.sessions)
-    assert first != second
 
 
 def test_tensorrt_that_does_not_start_is_an_error_and_not_cuda(loaded, monkeypatch):

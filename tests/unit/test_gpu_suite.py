@@ -262,24 +262,21 @@ def test_what_the_caller_has_on_its_path_stays_there(tmp_path, monkeypatch):
     assert "\n\t$(PYTHON) benchmarks/gpu_suite.py" in recipe  # which leaves it as it is
 
 
+@pytest.mark.parametrize(
+    ("missing", "remedy", "words"),
+    [
+        (("msgspec", "pydantic"), "make gpu-wheels", ["--dry-run"]),
+        (("torch", "msgspec"), "make gpu PYTHON=", []),  # another Python is asked for
+    ],
+)
 def test_without_what_it_needs_the_suite_says_so_and_measures_nothing(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, capsys, missing, remedy, words
 ):
-    monkeypatch.setattr(gpu_suite, "has", lambda name: name not in ("msgspec", "pydantic"))
-    words = ["--dry-run", "--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
-    assert gpu_suite.main(words) == 1
-    said = capsys.readouterr().err
-    assert "msgspec, pydantic missing" in said
-    assert "make gpu-wheels" in said
-    assert not (tmp_path / "gpu/summary.json").exists()
-
-
-def test_without_torch_another_python_is_asked_for(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(gpu_suite, "has", lambda name: name not in ("torch", "msgspec"))
-    words = ["--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
+    monkeypatch.setattr(gpu_suite, "has", lambda name: name not in missing)
+    words = [*words, "--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
     assert gpu_suite.main(words) == 1
     (said,) = capsys.readouterr().err.splitlines()
-    assert "torch, msgspec missing" in said and "make gpu PYTHON=" in said
+    assert f"{', '.join(missing)} missing" in said and remedy in said
     assert not (tmp_path / "gpu/summary.json").exists()
 
 

@@ -79,7 +79,9 @@ def test_outputs_are_read_in_order_and_never_unpickled(tmp_path):
 
 
 def test_tolerances_grow_with_coarser_precision():
-    assert TOLERANCE["float32"] < TOLERANCE["float16"] < TOLERANCE["bfloat16"]
+    precisions = ("float32", "float16", "bfloat16", "int8")
+    assert sorted(precisions, key=TOLERANCE.__getitem__) == list(precisions)
+    assert len({TOLERANCE[one] for one in precisions}) == 4
 
 
 def test_whole_numbers_must_be_equal_and_the_first_that_is_not_is_named():
@@ -127,7 +129,3 @@ def test_outputs_that_differ_from_call_to_call_prove_nothing(tmp_path, differs):
     found = compare_files(tmp_path / "own.npz", tmp_path / "eager.npz", "float32")
     assert found.within_tolerance is (None if differs else True)
     assert (found.reason is not None) == bool(differs)
-
-
-def test_int8_has_a_tolerance_of_its_own():
-    assert TOLERANCE["int8"] > TOLERANCE["bfloat16"]

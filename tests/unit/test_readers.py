@@ -151,9 +151,24 @@ def test_curves_have_the_regimes_of_their_points_whatever_the_order_of_columns(t
     assert {regime for c in run.curves for regime in c.regimes} == {"kernel-flat"}
 
 
+BAD_REPORTS = [
+    ('{"machine_info": {}, "benchmarks": []}', "no benchmark"),
+    ('{"machine_info": {}, "benchmarks": [{"name": "a", "stats": {}}]}', "no times"),
+    (
+        '{"machine_info": {}, "benchmarks": [{"name": "a", '
+        '"stats": {"mean": 1, "stddev": NaN, "rounds": 9}}]}',
+        "no times",
+    ),
+    ('{"machine_info": {}, "benchmarks": [', "cut short"),
+    ('{"machine_info": ' + "[" * 200_000, "recursion"),
+    ('{"machine_info": ' + "1" * 5_000 + "}", "digits"),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        *BAD_REPORTS,
         ("", "empty"),
         ("\n\n", "empty"),
         ("model,ms\n", "no rows"),
@@ -174,9 +189,10 @@ def test_curves_have_the_regimes_of_their_points_whatever_the_order_of_columns(t
         ("model,ms\n" + "x" * 200_000 + ",1\n", "no table"),
     ],
 )
-def test_bad_tables_are_one_line(tmp_path, text, said):
+def test_bad_tables_and_reports_are_one_line(tmp_path, text, said):
+    name = "x.json" if text.startswith("{") else "x.csv"
     with pytest.raises(UsageError, match=said) as found:
-        read(written(tmp_path, text))
+        read(written(tmp_path, text, name))
     assert "\n" not in str(found.value)
     assert found.value.exit_code == 2
 
@@ -271,27 +287,6 @@ def test_pytest_benchmark_without_rounds_keeps_mean_and_standard_error(tmp_path)
     assert m.latency_ns.value == pytest.approx(2e6)
     assert m.latency_ns.high - 2e6 == pytest.approx(2.131 * 1e5 / 4, rel=1e-3)
     assert m.workload.model == "test_a (x)" and m.samples_ns == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"machine_info": {}, "benchmarks": []}', "no benchmark"),
-        ('{"machine_info": {}, "benchmarks": [{"name": "a", "stats": {}}]}', "no times"),
-        (
-            '{"machine_info": {}, "benchmarks": [{"name": "a", '
-            '"stats": {"mean": 1, "stddev": NaN, "rounds": 9}}]}',
-            "no times",
-        ),
-        ('{"machine_info": {}, "benchmarks": [', "cut short"),
-        ('{"machine_info": ' + "[" * 200_000, "recursion"),
-        ('{"machine_info": ' + "1" * 5_000 + "}", "digits"),
-    ],
-)
-def test_bad_reports_are_one_line(tmp_path, text, said):
-    with pytest.raises(UsageError, match=said) as found:
-        read(written(tmp_path, text, "x.json"))
-    assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize(

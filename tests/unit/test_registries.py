@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -27,21 +26,6 @@ def test_rows_of_a_family_stand_together(monkeypatch) -> None:
     assert {row["name"] for row in rows} == {*models.names(), *models.PREFIXES}
     families = [row["family"] for row in rows]
     assert len(set(families)) == len([f for f, _ in itertools.groupby(families)])
-
-
-def test_asking_imports_no_engine() -> None:
-    code = (
-        "import sys\n"
-        "from frameworktax import models, runtimes\n"
-        "from frameworktax.runtimes.base import Target\n"
-        "models.describe_names(), runtimes.distributions()\n"
-        "for name in runtimes.names():\n"
-        "    for device in ('cpu', 'cuda:0'): runtimes.get(name).missing(Target(device))\n"
-        "heavy = ('torch', 'transformers', 'onnx', 'onnxruntime', 'openvino', 'numpy')\n"
-        "print([name for name in heavy if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_a_name_that_is_no_utf_8_is_refused_before_it_is_a_key_that_none_reads() -> None:

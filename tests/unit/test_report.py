@@ -539,21 +539,6 @@ def test_plotting_scripts_are_made_once_and_also_where_none_can_be_kept(tmp_path
         assert len(made) == count
 
 
-def test_reading_imports_nothing_that_measures():
-    import subprocess
-
-    code = (
-        "import sys, frameworktax.analysis.document, frameworktax.report.html, "
-        "frameworktax.report.render_terminal\n"
-        "bad = {'torch','onnxruntime','openvino','transformers','pandas','vl_convert'}\n"
-        "wing = ('worker', 'timing', 'runtimes', 'models', 'attribution')\n"
-        "bad |= {f'frameworktax.{n}' for n in wing}\n"
-        "print(sorted(bad & set(sys.modules)))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
-
-
 def test_a_value_without_an_interval_is_not_shown_as_a_narrow_one():
     alone = Estimate(value=2e6, low=2e6, high=2e6, n=1)
     assert plus_minus(alone) == "" and interval(alone) == "2.00 (no interval)"

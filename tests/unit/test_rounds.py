@@ -128,12 +128,6 @@ def blocks(records):
     return [r for r in records if isinstance(r, Block)]
 
 
-def test_a_steady_point_is_done_once_it_has_blocks_enough(tmp_path):
-    records, _ = run(tmp_path, [[100], [101], [100]])
-    assert len(blocks(records)) == 6
-    assert {r.round for r in blocks(records)} == {0, 1}
-
-
 def test_each_block_is_followed_by_a_sample_of_the_same_process_and_round(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
@@ -172,26 +166,16 @@ def test_a_session_killed_after_any_record_is_a_whole_store(tmp_path):
     assert points[0].subject.final and points[0].subject.flops == 7
 
 
-def test_a_noisy_point_goes_on_to_the_limit(tmp_path):
-    records, _ = run(tmp_path, noise(0.2))
-    assert len(blocks(records)) == MAX_BLOCKS
-
-
-def test_processes_that_differ_stop_it_early(tmp_path):
-    records, _ = run(tmp_path, [[100], [150], [200]])
-    assert len(blocks(records)) == 6
-
-
-def test_one_process_makes_five_blocks(tmp_path):
-    records, _ = run(tmp_path, [[100]])
-    assert len(blocks(records)) == 5
-
-
-def test_a_wider_target_is_reached_sooner(tmp_path):
-    few, _ = run(tmp_path / "few", noise(0.2), until=0.9)
-    many, _ = run(tmp_path / "many", noise(0.2), until=0.0001)
-    assert len(blocks(few)) == 6
-    assert len(blocks(many)) == MAX_BLOCKS
+@pytest.mark.parametrize(
+    ("scripts", "until", "count"),
+    [([[100], [101], [100]], 0.03, 6), ([[100], [150], [200]], 0.03, 6), ([[100]], 0.03, 5),
+     (noise(0.2), 0.03, MAX_BLOCKS), (noise(0.2), 0.0001, MAX_BLOCKS), (noise(0.2), 0.9, 6)],
+    ids=["steady", "processes differ", "one process", "noisy", "narrow target", "wide target"],
+)  # fmt: skip
+def test_a_point_is_done_once_it_has_blocks_enough(tmp_path, scripts, until, count):
+    found = blocks(run(tmp_path, scripts, until=until)[0])
+    assert len(found) == count
+    assert {r.round for r in found} == set(range(-(-count // len(scripts))))
 
 
 def test_a_process_that_dies_is_recorded_and_the_others_go_on(tmp_path):

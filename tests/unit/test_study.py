@@ -115,24 +115,19 @@ def test_an_axis_of_generation_says_nothing_of_a_forward_pass(study):
     assert phases == [("forward", None), ("generate", 4), ("generate", 8)]
 
 
-def test_tables_without_effect_are_noted(study):
-    found = study(STUDY.replace("batch  = [4]", "batch  = [5]"))
-    assert len(found.notes) == 1
-    assert "line 18: exclude.0 matches" in found.notes[0]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "note"),
     [
         ('models = ["mlp"]\nvalue', 'models = ["resnet-50"]\nvalue', r"31: priority\.0 "),
         ("batch = 1\n", "batch = 9\n", r"22: exclude\.1 "),
+        ("batch  = [4]", "batch  = [5]", r"18: exclude\.0 "),
         ('models = ["distilbert"]\nb', 'models = ["distilberd"]\nb',
          r"18: exclude\.0 .*'distilberd'.*'distilbert'\?"),
         ('[grid]', 'together = [["bert-base", "berd"]]\n[grid]', r"6: study\.together: 'berd' "),
         ('[[point]]', '[[point]]\nlength = [9]', r"28: point\.0\.length "),
     ],
 )  # fmt: skip
-def test_names_of_nothing_are_noted(study, old, new, note):
+def test_tables_without_effect_and_names_of_nothing_are_noted(study, old, new, note):
     assert STUDY.count(old) == 1
     (text,) = study(STUDY.replace(old, new)).notes
     assert re.search(rf"line {note}", text)

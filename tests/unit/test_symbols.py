@@ -57,38 +57,25 @@ def write_elf(path, symbols, *, functions=(), load=(0x0, BASE, 0x10000)):
     return path
 
 
-def test_a_symbol_holds_its_size_and_no_more(tmp_path):
-    file = write_elf(tmp_path / "a.so", [("f", BASE + 0x100, 0x10, FUNC, GLOBAL)])
-    table = SymbolTable(file)
-    assert table.find(BASE + 0xFF) is None
-    assert table.find(BASE + 0x100) == "f"
-    assert table.find(BASE + 0x10F) == "f"
-    assert table.find(BASE + 0x110) is None
+SIZED = [("f", 0x100, 0x10, FUNC, GLOBAL)]
+UNSIZED = [("asm", 0x100, 0, NOTYPE, LOCAL), ("f", 0x200, 0x80, FUNC, GLOBAL),
+           ("label", 0x220, 0, NOTYPE, LOCAL)]  # fmt: skip
+NESTED = [("outer", 0x100, 0x100, FUNC, GLOBAL), ("inner", 0x140, 8, FUNC, GLOBAL)]
 
 
-def test_a_symbol_without_size_reaches_to_the_next_and_yields_to_a_sized_one(tmp_path):
-    file = write_elf(
-        tmp_path / "a.so",
-        [
-            ("asm", BASE + 0x100, 0, NOTYPE, LOCAL),
-            ("f", BASE + 0x200, 0x80, FUNC, GLOBAL),
-            ("label", BASE + 0x220, 0, NOTYPE, LOCAL),
-        ],
-    )
-    table = SymbolTable(file)
-    assert table.find(BASE + 0x1FF) == "asm"
-    assert table.find(BASE + 0x230) == "f"  # not the label inside it
-    assert table.find(BASE + 0x280) == "label"  # nothing sized here any more
-
-
-def test_the_enclosing_function_is_found_behind_a_nested_one(tmp_path):
-    file = write_elf(
-        tmp_path / "a.so",
-        [("outer", BASE + 0x100, 0x100, FUNC, GLOBAL), ("inner", BASE + 0x140, 8, FUNC, GLOBAL)],
-    )
-    table = SymbolTable(file)
-    assert table.find(BASE + 0x144) == "inner"
-    assert table.find(BASE + 0x150) == "outer"
+@pytest.mark.parametrize(
+    ("symbols", "found"),
+    [
+        (SIZED, {0xFF: None, 0x100: "f", 0x10F: "f", 0x110: None}),
+        # without a size it reaches to the next; not the label inside f, but behind it
+        (UNSIZED, {0x1FF: "asm", 0x230: "f", 0x280: "label"}),
+        (NESTED, {0x144: "inner", 0x150: "outer"}),
+    ],
+)
+def test_a_symbol_holds_its_size_and_no_more(tmp_path, symbols, found):
+    placed = [(name, BASE + start, *rest) for name, start, *rest in symbols]
+    table = SymbolTable(write_elf(tmp_path / "a.so", placed))
+    assert {at: table.find(BASE + at) for at in found} == found
 
 
 def test_of_equal_addresses_the_exported_function_wins(tmp_path):

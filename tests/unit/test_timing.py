@@ -87,26 +87,20 @@ def test_a_failing_call_leaves_the_collector_on():
     assert gc.isenabled()
 
 
-def test_warm_up_goes_on_until_groups_stop_falling():
+@pytest.mark.parametrize(
+    ("costs_us", "calls", "settled"),
+    [
+        # groups of five: 9, 5, 2, 1, 1: the fifth is the first that does not fall
+        ([9] * 5 + [5] * 5 + [2] * 5 + [1] * 20, 25, True),
+        ([1] * 20, 10, True),  # ten calls at least
+        ([4_000_000] * 20, 3, False),  # the limit
+    ],
+)
+def test_warm_up_goes_on_until_groups_stop_falling(costs_us, calls, settled):
     clock = FakeClock()
-    costs = [9_000] * 5 + [5_000] * 5 + [2_000] * 5 + [1_000] * 20
-    call = FakeLoaded(clock, cost_ns=lambda batch, number: costs[number]).bind(1)
-    warm = timing.warm_up(call, clock=clock)
-    # groups of five: 9, 5, 2, 1, 1: the fifth is the first that does not fall
-    assert (warm.calls, warm.call_ns, warm.settled) == (25, 1_000, True)
-
-
-def test_warm_up_makes_ten_calls_at_least():
-    clock = FakeClock()
-    warm = timing.warm_up(FakeLoaded(clock).bind(1), clock=clock)
-    assert (warm.calls, warm.call_ns, warm.settled) == (10, 1_000, True)
-
-
-def test_warm_up_stops_at_its_limit_and_says_so():
-    clock = FakeClock()
-    call = FakeLoaded(clock, cost_ns=lambda batch, number: 4_000_000_000).bind(1)
+    call = FakeLoaded(clock, cost_ns=lambda batch, number: costs_us[number] * 1_000).bind(1)
     warm = timing.warm_up(call, limit_ns=10_000_000_000, clock=clock)
-    assert (warm.calls, warm.call_ns, warm.settled) == (3, 4_000_000_000, False)
+    assert (warm.calls, warm.call_ns, warm.settled) == (calls, costs_us[-1] * 1_000, settled)
 
 
 def test_calls_fill_a_block_within_bounds():
