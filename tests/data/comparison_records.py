@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import sample_records as data
 
 from frameworktax.records import Calibration, Environment, Outcome, Record, Subject
-from frameworktax.store import Writer
 
+write = data.write
 OLD, NEW = "20261120T100000-aaaa", "20261121T100000-bbbb"
 LATENCY_NS = {"eager": 4_400_000, "inference-mode": 3_900_000, "torchscript-frozen": 2_900_000}
 CALIBRATOR_NS = 370_000
@@ -50,12 +49,3 @@ def session(
                 told = data.sampled(at, latency_ns, data.SHARES[runtime])
                 made.append(replace(told, session=name))
     return made
-
-
-def write(folder: Path, *sessions: list[Record]) -> Path:
-    """Write sessions into a store."""
-    for records in sessions:
-        with Writer(folder, records[0].session) as writer:
-            for record in records:
-                writer.write(record)
-    return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import sample_records as data
 
@@ -13,11 +12,10 @@ from frameworktax.records import (
     Note,
     Outcome,
     Parity,
-    Record,
     Subject,
 )
-from frameworktax.store import Writer
 
+write = data.write
 BASE = base_point(data.point("eager"), attention=True)
 RUNGS = ladder(BASE, images=False, processors=2)
 MS = 1_000_000
@@ -75,11 +73,3 @@ def records(*, lost: tuple[str, ...] = (), notes: tuple[Note, ...] = (), session
             made.append(Subject(session=session, point=twin, paradigm="ahead-of-time"))
             made += [replace(b, session=session) for b in data.blocks(twin, 0.2 * latency * MS)]
     return made
-
-
-def write(folder: Path, made: list[Record]) -> Path:
-    """Write a session into a store."""
-    with Writer(folder, made[0].session) as writer:
-        for record in made:
-            writer.write(record)
-    return folder

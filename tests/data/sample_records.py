@@ -6,6 +6,8 @@ the blocks of a process and the mean over processes give back the number written
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from frameworktax.records import (
     Attribution,
     Block,
@@ -20,6 +22,7 @@ from frameworktax.records import (
     Subject,
     Workload,
 )
+from frameworktax.store import Writer
 
 SESSION = "20261120T100000-aaaa"
 MODEL = "bert-mini"
@@ -78,6 +81,15 @@ ENVIRONMENT = Environment(
     sampler="perf-event",
     libraries={"torch": "2.13.0+cpu", "onnxruntime": "1.31.1", "openvino": "2026.4.1"},
 )
+
+
+def write(folder: Path, *sessions: list[Record]) -> Path:
+    """Write sessions into a store; return its folder."""
+    for records in sessions:
+        with Writer(folder, records[0].session) as writer:
+            for record in records:
+                writer.write(record)
+    return folder
 
 
 def point(runtime: str, batch: int = 1, *, model: str = MODEL, twin: bool = False) -> Point:

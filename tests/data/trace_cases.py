@@ -7,6 +7,7 @@ import tempfile
 from decimal import Decimal
 from pathlib import Path
 
+from frameworktax.explaining import explain
 from frameworktax.traces import intervals, kineto
 
 HOST, DEVICE_STREAM = 100, 7
@@ -25,6 +26,13 @@ def parse(text):
         path = Path(folder, "trace.json")
         path.write_text(text)
         return kineto.read(path, own=True)
+
+
+def explained(tmp_path, *events, **options):
+    """Return the document of a trace file of these events."""
+    path = tmp_path / "t.json"
+    path.write_text(trace(*events))
+    return explain(path, **options).run
 
 
 def us(ns):

@@ -35,7 +35,7 @@ sys.path[:0] = [str(DATA), str(TESTS.parent / "benchmarks")]
 import sample_records
 import trace_cases
 
-from frameworktax import api, cli, store
+from frameworktax import api, cli
 from frameworktax.errors import CONTROL, ESCAPE, INVISIBLE
 from frameworktax.measure import orphans
 from frameworktax.store import upkeep
@@ -147,15 +147,13 @@ class Seed:
 def seeds(folder: Path) -> list[Seed]:
     """Return one good file of every kind that is read."""
     records = sample_records.sample_records()
-    with store.Writer(folder / "made", sample_records.SESSION) as writer:
-        for record in records:
-            writer.write(record)
+    shard = sample_records.write(folder / "made", records) / f"{sample_records.SESSION}.jsonl"
     run = api.document(records)
     document = json.dumps(api.Results(run, folder).to_json()).encode()
     planted = '[study]\nname = "s"\n[grid]\nmodels = ["planted.py:build"]\nbatch = [1, 2]\n'
     optimum = next(DATA.glob("other_tools/optimum_benchmark/**/*.json"))
     return [
-        Seed("store/s.jsonl", writer.path.read_bytes(), STORE),
+        Seed("store/s.jsonl", shard.read_bytes(), STORE),
         Seed("run.json", document, (*EXPLAIN, ("compare", "FILE", "FILE", "--gate", "5%"))),
         Seed("trace.json", (DATA / "h100-bert-small-step.json").read_bytes(), EXPLAIN),
         Seed("small.json", trace_cases.trace(*trace_cases.one_step()).encode(), EXPLAIN),

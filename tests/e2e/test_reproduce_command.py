@@ -4,24 +4,20 @@ from pathlib import Path
 
 import paper_records as made
 import pytest
+from sample_records import write
 
 from frameworktax.reproduce import studies
-from frameworktax.store import Writer
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def store(tmp_path):
-    folder = tmp_path / "made-store"
     records = made.made(
         studies.load("figure-1"),
         lambda point: (3.6 if point.workload.model == "mobilebert" else 1.0) * 4e6,
     )
-    with Writer(folder, made.SESSION) as writer:
-        for record in records:
-            writer.write(record)
-    return folder
+    return write(tmp_path / "made-store", records)
 
 
 def test_what_there_is_to_measure_is_a_document_too(here, store):

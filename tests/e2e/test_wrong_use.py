@@ -6,7 +6,7 @@ import fake_measuring
 import pytest
 import sample_records
 
-from frameworktax import cli, store
+from frameworktax import cli
 from frameworktax.cli.app import RETIRED, replacement
 
 MLP = """
@@ -87,9 +87,7 @@ def test_measure(run, words, says):
     ],
 )
 def test_a_runtime_to_compare_that_the_store_has_not(run, tmp_path, pair, says):
-    with store.Writer(tmp_path / "store", sample_records.SESSION) as writer:
-        for record in sample_records.sample_records():
-            writer.write(record)
+    sample_records.write(tmp_path / "store", sample_records.sample_records())
     run("compare", "store", "--runtime", pair).refused(*says, "store", "eager, inductor")
 
 

@@ -67,11 +67,6 @@ def test_what_belongs_to_a_process_cancels_in_the_free_batch():
     assert found.high - found.low < 1e-9
 
 
-def test_same_records_give_the_same_interval():
-    columns = [column(latency) for latency in (100, 104, 150)]
-    assert free_batch_interval([1, 2, 4], columns) == free_batch_interval([1, 2, 4], columns)
-
-
 def test_no_curve_no_free_batch():
     assert free_batch_interval([1], [column(100)]) == (None, False)
     assert free_batch_interval([2, 4], [column(100), column(200)]) == (None, False)

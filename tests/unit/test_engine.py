@@ -109,17 +109,14 @@ def test_wrong_use_while_setting_up_is_the_users():
     assert type(problem(Server.describe, "user-model")) is UserModelError
 
 
-@pytest.mark.parametrize("status", ["usage", "user-model"])
-def test_wrong_use_later_is_a_failed_step(status):
-    found = problem(Server.bind, status)
-    assert isinstance(found, WorkerError) and found.status == "failed"
-
-
-@pytest.mark.parametrize("status", ["failed", "unavailable", "out-of-memory"])
-def test_faults_keep_their_status(status):
-    found = problem(Server.block, status)
-    assert isinstance(found, WorkerError)
-    assert (found.status, str(found)) == (status, "why")
+@pytest.mark.parametrize(
+    "status", ["usage", "user-model", "failed", "unavailable", "out-of-memory"]
+)
+def test_faults_keep_their_status_and_wrong_use_later_is_a_failed_step(status):
+    for step in (Server.bind, Server.block):
+        found = problem(step, status)
+        assert isinstance(found, WorkerError) and str(found) == "why"
+        assert found.status == ("failed" if status in ("usage", "user-model") else status)
 
 
 @pytest.mark.parametrize(

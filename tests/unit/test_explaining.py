@@ -10,7 +10,6 @@ import sample_records as data
 import trace_cases as cases
 
 import frameworktax as ft
-from frameworktax import store
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.errors import FrameworktaxError, UsageError
@@ -49,13 +48,9 @@ def test_what_replaces_nsight_systems_and_xplane(tmp_path):
 
 def test_a_store_its_shard_and_its_document(tmp_path):
     records = data.sample_records()
-    session = records[0].session
-    with store.Writer(tmp_path / "store", session) as writer:
-        for record in records:
-            writer.write(record)
-    told = explain(tmp_path / "store").run
+    told = explain(data.write(tmp_path / "store", records)).run
     assert told.headline == build(records).headline
-    shard = shutil.copy(writer.path, tmp_path / "anything")
+    shard = shutil.copy(tmp_path / f"store/{data.SESSION}.jsonl", tmp_path / "anything")
     assert explain(Path(shard)).run.headline == told.headline
     document = json.loads(json_document.text(told))
     for name, text in {

@@ -80,17 +80,13 @@ def test_a_loop_of_calls_to_memcpy_is_a_copy():
     assert work_of(judge(code, moves=lambda at: at == 0x9004), 3) == "other"
 
 
-def test_steps_of_a_nest_that_computes_belong_to_it():
-    inner = loop(WALKS, 3)
-    outer = loop(["mov rbx, rcx", *inner, "mulss xmm0, xmm1"], 2)
-    judged = judge(instructions(*FRAME, *outer, *RETURN))
-    assert work_of(judged, 4) == "kernel"
+WIDE_COPY = ["vmovups ymm0, ymmword ptr [rax]", "vmovups ymmword ptr [rcx], ymm0"]
 
 
-def test_a_wide_copy_inside_such_a_nest_stays_a_copy():
-    inner = loop(["vmovups ymm0, ymmword ptr [rax]", "vmovups ymmword ptr [rcx], ymm0"], 3)
-    outer = loop(["mov rbx, rcx", *inner, "mulss xmm0, xmm1"], 2)
-    assert work_of(judge(instructions(*FRAME, *outer, *RETURN)), 4) == "copy"
+@pytest.mark.parametrize(("body", "work"), [(WALKS, "kernel"), (WIDE_COPY, "copy")])
+def test_steps_of_a_nest_that_computes_belong_to_it_but_no_wide_copy(body, work):
+    outer = loop(["mov rbx, rcx", *loop(body, 3), "mulss xmm0, xmm1"], 2)
+    assert work_of(judge(instructions(*FRAME, *outer, *RETURN)), 4) == work
 
 
 def test_stores_to_the_own_stack_frame_are_no_copy():

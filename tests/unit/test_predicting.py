@@ -6,7 +6,6 @@ import pytest
 import sample_records as data
 
 import frameworktax as ft
-from frameworktax import store
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.errors import UsageError
@@ -18,10 +17,7 @@ TRACE = Path(__file__).parents[1] / "data" / "h100-bert-small-step.json"
 
 @pytest.fixture
 def folder(tmp_path):
-    with store.Writer(tmp_path / "store", data.SESSION) as writer:
-        for record in data.sample_records():
-            writer.write(record)
-    return tmp_path / "store"
+    return data.write(tmp_path / "store", data.sample_records())
 
 
 def test_the_same_answers_from_results_a_document_and_a_path(folder):

@@ -9,32 +9,24 @@ def share(low, value, high):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
+    ("low", "high", "is_lower", "expected"),
     [
-        (0.51, 0.60, "framework-bound"),
-        (0.50, 0.60, "mixed"),  # the low end has to be over one half
-        (0.45, 0.70, "mixed"),
-        (0.10, 0.149, "compute-bound"),
-        (0.10, 0.15, "mixed"),
-        (-0.02, 0.05, "compute-bound"),
-        (0.10, 0.60, "mixed"),
+        (0.51, 0.60, False, "framework-bound"),
+        (0.50, 0.60, False, "mixed"),  # the low end has to be over one half
+        (0.45, 0.70, False, "mixed"),
+        (0.10, 0.149, False, "compute-bound"),
+        (0.10, 0.15, False, "mixed"),
+        (-0.02, 0.05, False, "compute-bound"),
+        (0.10, 0.60, False, "mixed"),
+        (0.55, 0.6, True, "framework-bound"),
+        (0.10, 0.12, True, "mixed"),  # the tax among real kernels may be four times the twin's
+        (0.02, 0.037, True, "compute-bound"),
+        (0.02, 0.038, True, "mixed"),
     ],
 )
-def test_cpu_regime_uses_the_ends_of_the_interval(low, high, expected):
-    assert regime.cpu_regime(share(low, (low + high) / 2, high)) == expected
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.55, 0.6, "framework-bound"),
-        (0.10, 0.12, "mixed"),  # the tax among real kernels may be four times the twin's
-        (0.02, 0.037, "compute-bound"),
-        (0.02, 0.038, "mixed"),
-    ],
-)
-def test_a_twin_names_only_what_holds_up_to_four_times_its_share(low, high, expected):
-    assert regime.cpu_regime(share(low, low, high), is_lower=True) == expected
+def test_cpu_regime_uses_the_ends_of_the_interval(low, high, is_lower, expected):
+    found = share(low, (low + high) / 2, high)
+    assert regime.cpu_regime(found, is_lower=is_lower) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import paper_records as made
 import pytest
 import sample_records as data
+from sample_records import write
 
 from frameworktax.analysis.document import build
 from frameworktax.analysis.estimates import exactly
@@ -21,7 +22,6 @@ from frameworktax.reproduce.claims import judge, verdict_of
 from frameworktax.reproduce.results import evaluate_studies, reproduce
 from frameworktax.reproduce.rows import AXES, NotEvaluable, Row, of_measurement, select
 from frameworktax.reproduce.studies import Part, chosen, planned_points, study_data
-from frameworktax.store import Writer
 from frameworktax.store.read import point_key
 
 MS = 1_000_000
@@ -447,16 +447,9 @@ def test_shares_of_many_pairs_are_told():
 # --- pages and stores -----------------------------------------------------------------------------
 
 
-def written(folder, records):
-    with Writer(folder, made.SESSION) as writer:
-        for record in records:
-            writer.write(record)
-    return folder
-
-
 def test_a_page_is_redrawn_from_a_store_and_shows_both(tmp_path):
     study = studies.load("figure-1")
-    folder = written(tmp_path / "store", made.made(study, by_model({"mobilebert": 3.6})))
+    folder = write(tmp_path / "store", made.made(study, by_model({"mobilebert": 3.6})))
     found = reproduce(["figure-1"], store=folder, redraw=True)
     page.write(found, tmp_path / "paper.md")
     text = (tmp_path / "paper.md").read_text()
@@ -494,7 +487,7 @@ def test_a_measured_store_is_told():
 
 def test_a_store_of_the_other_scale_is_named_in_the_refusal(tmp_path):
     study = studies.load("table-1")
-    folder = written(tmp_path, made.made(study, by_model({}), scale="full"))
+    folder = write(tmp_path, made.made(study, by_model({}), scale="full"))
     assert reproduce(["table-1"], store=folder, scale="full", redraw=True).claims
     with pytest.raises(NothingMeasuredError, match="the other --scale"):
         reproduce(["table-1"], store=folder, scale="small", redraw=True)

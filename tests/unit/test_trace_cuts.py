@@ -85,16 +85,8 @@ def decode(first_start, *more):
     ]
 
 
-def read(tmp_path, *events):
-    from frameworktax.explaining import explain
-
-    path = tmp_path / "t.json"
-    path.write_text(cases.trace(*events))
-    return explain(path).run
-
-
 def test_a_host_ahead_of_a_saturated_device(tmp_path):
-    run = read(tmp_path, *decode(8_370 * US))
+    run = cases.explained(tmp_path, *decode(8_370 * US))
     (step,) = run.trace["steps"]
     assert step["bill_ns"]["unknown"] == 8_370 * US
     assert step["host_ahead_ns"] == (8_390 - 700) * US  # the graph, launched last
@@ -105,7 +97,7 @@ def test_a_host_ahead_of_a_saturated_device(tmp_path):
 
 
 def test_the_same_step_of_an_idle_device_is_as_it_was(tmp_path):
-    run = read(tmp_path, *decode(536 * US))
+    run = cases.explained(tmp_path, *decode(536 * US))
     (step,) = run.trace["steps"]
     assert "unknown" not in step["bill_ns"]
     assert step["host_ahead_ns"] is None
@@ -116,7 +108,7 @@ def test_the_same_step_of_an_idle_device_is_as_it_was(tmp_path):
 
 def test_a_copy_behind_work_that_is_not_in_the_file(tmp_path):
     # the host blocks 463 ms in a copy whose stream waits for an event of another one
-    run = read(
+    run = cases.explained(
         tmp_path,
         cases.event("user_annotation", "ProfilerStep#1", 0, 473 * MS),
         cases.launch(MS, MS + 9 * US, 1),
@@ -140,7 +132,7 @@ def test_a_copy_behind_work_that_is_not_in_the_file(tmp_path):
 
 
 def test_kernels_whose_launches_came_before_the_recording(tmp_path):
-    run = read(
+    run = cases.explained(
         tmp_path,
         cases.event("user_annotation", "ProfilerStep#1", 0, 10 * MS),
         cases.kernel(MS, 3 * MS, 90),

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 import trace_cases as cases
 from rich.console import Console
+from trace_cases import explained
 
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.explaining import explain
@@ -20,12 +21,6 @@ DATA = Path(__file__).parents[1] / "data"
 SHARED = Path(
     os.environ.get("FRAMEWORKTAX_SHARED", Path(__file__).parents[3] / "shared")
 )  # fmt: skip
-
-
-def explained(tmp_path, *events, **options):
-    path = tmp_path / "t.json"
-    path.write_text(cases.trace(*events))
-    return explain(path, **options).run
 
 
 def codes(run):

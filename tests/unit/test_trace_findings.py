@@ -6,17 +6,12 @@ import pytest
 
 DATA = Path(__file__).parents[1] / "data"
 import trace_cases as cases
+from trace_cases import explained
 
 from frameworktax.errors import UsageError
 from frameworktax.explaining import explain
 
 US, MS = 1_000, 1_000_000
-
-
-def explained(tmp_path, *events, **options):
-    path = tmp_path / "t.json"
-    path.write_text(cases.trace(*events))
-    return explain(path, **options).run
 
 
 def mark(name, start, end):

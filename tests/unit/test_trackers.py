@@ -13,7 +13,7 @@ import pytest
 import sample_records as data
 
 import frameworktax as ft
-from frameworktax import cli, store
+from frameworktax import cli
 from frameworktax.analysis.document import build
 from frameworktax.errors import UsageError
 from frameworktax.integrations import trackers
@@ -190,9 +190,7 @@ def test_a_missing_extra_names_itself(results, monkeypatch, name):
 
 
 def test_from_the_command_line(tmp_path, monkeypatch, capsys):
-    with store.Writer(tmp_path / "store", data.SESSION) as writer:
-        for record in data.sample_records():
-            writer.write(record)
+    data.write(tmp_path / "store", data.sample_records())
     runs = []
     fake = fake_mlflow(runs, [])
     monkeypatch.setitem(sys.modules, "mlflow", fake)
