@@ -336,6 +336,37 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
+def test_a_session_of_measure_stands_for_the_heats_and_is_in_no_later_stage(tmp_path, monkeypatch):
+    names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen"]
+    pairs = [(W1, name) for name in names]
+    mine = asked(tmp_path, workloads=(W1,), time_budget=100.0)
+    told, raced_with, together_of = {}, [], []
+    measure = Run(measurements=tuple(measured(n, 20 * (i + 1)) for i, n in enumerate(names)))
+    final = Run(measurements=(measured("openvino@deployed", 21),))
+
+    def race_of(asked, pairs, budget_s, *_, **given):
+        raced_with.append(([name for _, name in pairs], budget_s, given))
+        return final
+
+    def together(_, stages):
+        together_of.append(stages)
+        return stages[-1], {}
+
+    monkeypatch.setattr(run, "_known", lambda _, points, processes: told.get((points, processes)))
+    monkeypatch.setattr(run, "_race", race_of)
+    monkeypatch.setattr(run, "_together", together)
+    told[run._points(mine, pairs), 1] = measure
+    run._raced(mine, names, None)
+    assert raced_with == [(["openvino"], 70.0, {})]  # the final has all time but the proof's
+    assert together_of == [[measure], [final]]
+
+    assert run._stored(asked(tmp_path, resume=False), pairs) is None
+    assert run._stored(asked(tmp_path, aim="memory"), pairs) is None, "its stages are bare anyway"
+    called = [(W1, runtimes.deployed(name)) for name in names]
+    told[run._points(mine, called), 1] = final
+    assert run._stored(mine, pairs) is None, "heats of a race come first"
+
+
 def test_losers_leave_after_the_heats_and_come_back_where_all_others_fail():
     ms = [measured("openvino", 10), measured("onnxruntime", 11), measured("torchscript", 40)]
     found = race.after_heats(raced(*ms, measured("torchscript-frozen", 120)))
@@ -475,8 +506,10 @@ def test_the_candidate_that_is_faster_as_delivered_wins(tmp_path):
     assert won(decided) == {1: "onnxruntime"}
     assert won(race.decide(raced(*bare))) == {1: "openvino"}
     assert [one.measured.runtime for one in decided if one.won] == ["onnxruntime@deployed"]
-    titles = [blocks.candidates_table(some).title for some in (decided, raced(*bare))]
-    assert ["as delivered" in title for title in titles] == [True, False]
+    mixed = [*raced(delivered[0], pairs=pairs[:1]), *raced(bare[1], pairs=pairs[1:])]
+    titles = [blocks.candidates_table(some).title for some in (decided, raced(*bare), mixed)]
+    assert ["as delivered" in title for title in titles] == [True, False, True]
+    assert ["engines alone" in title for title in titles] == [False, True, True]
 
 
 def test_shapes_are_every_length_with_every_batch_size(tmp_path):

@@ -127,8 +127,11 @@ def _interval(ends: tuple[float, float, float] | None, scale: float) -> str:
 
 def candidates_table(candidates: Sequence[Candidate]) -> Table:
     """Return every runtime at every shape, with its gain over eager."""
-    is_bare = any(one.measured and one.measured.runtime == one.runtime for one in candidates)
-    called = "engines alone, inputs bound beforehand" if is_bare else "called as delivered"
+    bare = {one.measured.runtime == one.runtime for one in candidates if one.measured}
+    called = "called as delivered"
+    if True in bare:  # both, where heats are a session of ``measure``
+        called = f"{called} after the heats, before " if False in bare else ""
+        called += "engines alone, inputs bound beforehand"
     return listed(
         f"Candidates over all stages that each was in, {called}; latency in ms, "
         "gain over eager (95 % interval)",

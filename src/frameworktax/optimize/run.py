@@ -274,9 +274,11 @@ def _raced(
         say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
         heats_s = SHARES[0] * asked.time_budget
         coarse = {"processes": 1, "until": COARSE, "precise_s": heats_s}
-        stages.append(_race(asked, pairs, left_s - heats_s, reporter, **coarse))
-        left_s = max(left_s - seconds(stages[-1]), heats_s)
-        together, starts = _together(asked, stages)
+        heats = _stored(asked, pairs)
+        if heats is None:
+            stages.append(heats := _race(asked, pairs, left_s - heats_s, reporter, **coarse))
+            left_s = max(left_s - seconds(heats), heats_s)
+        together, starts = _together(asked, [heats])
         found = race.after_heats(race.candidates(pairs, together, starts), asked.aim)
         pairs = [(one.workload, one.runtime) for one in found if one.is_in]
         found = [one for one in found if not one.is_in]
@@ -355,13 +357,30 @@ def _race(
     They are called as a deployment calls them: for short calls what converts the arguments may
     decide between two engines.
     """
-    at = list(dict.fromkeys(workload for workload, _ in pairs))
     called = pairs
     if asked.aim not in race.BARE:
         called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
-    points = tuple(asked.point(w, name) for w, name in [*((w, REFERENCE) for w in at), *called])
+    points = _points(asked, called)
     known = _known(asked, points, given.get("processes", asked.processes)) if asked.resume else None
     return known or _measured(asked, reporter, points=points, budget_s=budget_s, **given)
+
+
+def _points(asked: Asked, pairs: Sequence[tuple[Workload, str]]) -> tuple[Point, ...]:
+    """Return the points of runtimes at shapes, those of eager first."""
+    at = dict.fromkeys(workload for workload, _ in pairs)
+    return tuple(asked.point(w, name) for w, name in [*((w, REFERENCE) for w in at), *pairs])
+
+
+def _stored(asked: Asked, pairs: Sequence[tuple[Workload, str]]) -> Run | None:
+    """Return a session of ``measure`` that stands for the heats, or None.
+
+    Its runtimes were not called as a deployment calls them: later stages have none of its blocks,
+    and heats of a race come first.
+    """
+    called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
+    if not asked.resume or asked.aim in race.BARE or _known(asked, _points(asked, called), 1):
+        return None
+    return _known(asked, _points(asked, pairs), 1)
 
 
 def _measured(asked: Asked, reporter: Reporter | None, **given: Any) -> Run:
