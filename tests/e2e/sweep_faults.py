@@ -240,7 +240,7 @@ def restart(folder: Path, ending: Ending, expected: Points, *words: str) -> str:
         assert "Traceback" not in error, error
         said = said or error
         ending.restarts += 1
-        if f"{len(expected)} points: {len(expected)} measured" in out:
+        if f"{len(expected)} points measured" in out:
             break
     ending.points = check(folder, expected)
     return said

@@ -33,7 +33,7 @@ from frameworktax.sweep.plan import forecast, plan_blocks, plan_sweep, resumed, 
 from frameworktax.sweep.plan import plan as plan_of
 from frameworktax.sweep.run import Sweep
 from frameworktax.sweep.schedule import groups
-from frameworktax.sweep.status import LOAD_S, POINT_S, Estimator, find_statuses
+from frameworktax.sweep.status import LOAD_S, POINT_S, Estimator, PointStatus, find_statuses
 from frameworktax.sweep.study import load
 from frameworktax.testing import FakeClock
 
@@ -375,9 +375,12 @@ def test_a_dry_run_and_a_summary_in_words(tmp_path):
     done = sweep(tmp_path, executor).run()
     done.wall_ns = 12_000_000_000
     lines = summary(done)
-    assert lines[0] == "4 points: 2 measured, 2 given up"
     assert any(re.search(r"mlp, eager, batch 2: crashed .*\b2\b.*: why$", one) for one in lines)
-    assert lines[-1] == "took 12 s"
+    assert lines[-1] == "2 of 4 points measured, 2 given up; took 12 s"
+    lacking = {p: "unavailable" if one.status == "given-up" else one.status
+               for p, one in done.statuses.items()}  # fmt: skip
+    done.statuses = {p: PointStatus(status) for p, status in lacking.items()}
+    assert summary(done)[-1] == "2 points measured, 2 not available here; took 12 s"
     json.dumps(before.as_data())
 
 

@@ -13,8 +13,9 @@ from frameworktax import host
 from frameworktax.api import DEFAULT_STORE
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MEMORY_SHARE
-from frameworktax.records import Point, Record, point_name
+from frameworktax.records import Point, Points, Record, point_name
 from frameworktax.report.blocks import Block, Text, table
+from frameworktax.report.words import points_text
 from frameworktax.store import shards
 from frameworktax.sweep.executor import Platform, open_executor
 from frameworktax.sweep.schedule import Group, groups
@@ -227,11 +228,13 @@ def resumed(statuses: Mapping[Point, PointStatus]) -> str:
 def summary(results: SweepResults) -> list[str]:
     """Return the lines at the end of a sweep: the status of its points, and how long it took."""
     counts = Counter(one.status for one in results.statuses.values())
+    measured, unavailable = counts.pop("measured", 0), counts["unavailable"]
+    asked = points_text(Points(asked=len(results.statuses) - unavailable, measured=measured))
     parts = [f"{counts[status]} {STATUSES[status]}" for status in STATUSES if counts[status]]
-    lines = [f"{len(results.statuses)} points: {', '.join(parts)}"]
-    lines += [
+    lines = [
         f"given up: {point_name(point)}: {one.reason}"
         for point, one in results.statuses.items()
         if one.status == "given-up"
     ]
-    return [*lines, f"took {duration(results.wall_ns / 1e9)}"]
+    last = ", ".join([f"{asked} measured", *parts])
+    return [*lines, f"{last}; took {duration(results.wall_ns / 1e9)}"]
