@@ -456,9 +456,11 @@ def test_stop_exports_the_rest_and_leaves_the_model_as_it_was(watched, seen):
         assert type(model) is not Doubler
         assert isinstance(model, Doubler)
         model([1])
-        thread = one._thread
+        thread, call, (caller,) = one._thread, model.__call__, one._callers
         assert thread.is_alive()
     assert type(model) is Doubler
+    assert call([1]) == [2]  # a method that was taken while it was watched
+    assert caller.made == 1
     assert len(seen.calls) == 1
     assert not thread.is_alive()
     model([1])

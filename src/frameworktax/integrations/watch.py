@@ -454,6 +454,8 @@ class Watch:
     def end(self) -> None:
         """End soon; may be called by the garbage collector at any point of any thread."""
         self.ended = True
+        for caller in self._callers:
+            caller.skip = 0  # the next call looks whether the watch has ended
         self._requests.put(True)
 
     def join(self) -> None:
