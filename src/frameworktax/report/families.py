@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from functools import cached_property
 from itertools import chain
 
 from frameworktax.records import FLOOR, Curve, Estimate, FamilyKey, Measurement, Run, point_name
+
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\.?\w)")
+"""A number in a note, and not a part of a name or of a version."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,35 @@ class Family:
 
     @property
     def notes(self) -> list[tuple[str, str, str]]:
-        """(who, code, text) of the trust notes, equal ones together."""
-        groups: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
+        """(who, code, text) of the trust notes, those together that differ in numbers alone."""
+        groups: dict[tuple[str, str], list[tuple[Measurement, str]]] = defaultdict(list)
         for m in self.measured:
             for note in m.notes:
-                groups[note.code, note.text].append(m)
+                groups[note.code, NUMBER.sub("", note.text)].append((m, note.text))
         whole = Counter(m.runtime for m in self.measured)
-        return [(_who(points, whole), code, text) for (code, text), points in groups.items()]
+        found = []
+        for (code, _), notes in groups.items():
+            points = list({id(m): m for m, _ in notes}.values())
+            found.append((_who(points, whole), code, _merged([text for _, text in notes])))
+        return found
+
+
+def _merged(texts: Sequence[str]) -> str:
+    """Return texts that differ in numbers alone as one, with the range of each number.
+
+    >>> _merged(["up to 7 % longer, asked for 3 %", "up to 23 % longer, asked for 3 %"])
+    'up to 23 % longer, asked for 3 %'
+    >>> _merged(["interval ±8.0%", "interval ±40.7%"])
+    'interval ±8.0 to 40.7%'
+    """
+    columns = zip(*(NUMBER.findall(text) for text in texts), strict=True)
+    ranges = [(min(column, key=float), max(column, key=float)) for column in columns]
+    words = NUMBER.split(texts[0])
+    merged = words[0]
+    for (low, high), after in zip(ranges, words[1:], strict=True):
+        is_one = float(low) == float(high) or merged.endswith("up to ")
+        merged += (high if is_one else f"{low} to {high}") + after
+    return merged
 
 
 def latency_of(m: Measurement) -> Estimate:
