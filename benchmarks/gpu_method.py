@@ -19,6 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 Row = dict[str, Any]
+BLOCKS = 15
+"""Blocks of 30 calls where host time is compared: a shared host changes its speed between them."""
 
 
 def check_method() -> int:
@@ -134,15 +136,29 @@ def replayed(call: Callable[[], Any]) -> Callable[[], Any]:
     return recorded(call)[0]
 
 
+def undisturbed(gpu: Any, call: Callable[[], Any]) -> float:
+    """Return the latency of the least disturbed of blocks that lie apart: a host may be shared."""
+    found = []
+    for _ in range(BLOCKS):
+        found.append(times(gpu, call)[0])
+        time.sleep(0.1)
+    return min(found)
+
+
 def check_hooks(gpu: Any) -> list[Row]:
     """What the first profile of a process leaves behind: spans are measured after profiles."""
     eager = small_mlp()
     ways = {"eager": eager, "graph replay": replayed(eager)}
-    before = {name: (times(gpu, c)[0], span_ns(gpu, c)) for name, c in ways.items()}
-    rows = []
+    before = {name: (undisturbed(gpu, c), span_ns(gpu, c)) for name, c in ways.items()}
+    rows, took_s = [], []
+    for _ in range(2):
+        begin = time.perf_counter_ns()
+        profiled(gpu, eager)
+        took_s.append((time.perf_counter_ns() - begin) / 1e9)
+    text = f"{took_s[0]:.2f} s and {took_s[1]:.2f} s"
+    rows.append({"check": "first and second profile of a process take", "ok": True, "result": text})
     for name, call in ways.items():
-        profiled(gpu, call)
-        latency, span = times(gpu, call)[0], span_ns(gpu, call)
+        latency, span = undisturbed(gpu, call), span_ns(gpu, call)
         what = f"40 layers, {name}, after a profile against before"
         rows.append(ratio(f"{what}: latency", latency, before[name][0], None))
         rows.append(ratio(f"{what}: D", span, before[name][1], 0.05))
@@ -248,7 +264,7 @@ def check_injected_host_time(gpu: Any) -> list[Row]:
             pass
         call()
 
-    grew = times(gpu, slower)[0] - times(gpu, call)[0]
+    grew = median(times(gpu, slower)[0] - times(gpu, call)[0] for _ in range(BLOCKS))
     rows = [ratio("2 ms of host time: L grows by it", grew, added, 0.1)]
     for what, find, within in (("K", kernel_ns, 0.05), ("D", span_ns, 0.1)):
         slow, plain = find(gpu, slower), find(gpu, call)

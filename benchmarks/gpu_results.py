@@ -44,12 +44,17 @@ REPRODUCED = {one.name: one.command for one in (*PARTS, FULL) if "reproduce" in 
 
 
 def unpack(archives: Sequence[Path], folder: Path) -> None:
-    """Lay archives over one another in a folder; what they measured is put together."""
+    """Lay archives over one another in a folder; what they measured is put together.
+
+    Of a part that is in several, results and store are the last one's.
+    """
     summaries = []
     for path in archives:
         with tempfile.TemporaryDirectory() as temporary, tarfile.open(path) as packed:
             packed.extractall(temporary, filter="data")
             (inner,) = Path(temporary).iterdir()
+            for store in inner.glob("*-store"):  # of a part that is in several the last counts
+                shutil.rmtree(folder / store.name, ignore_errors=True)
             shutil.copytree(inner, folder, dirs_exist_ok=True)
             summaries.append(json.loads((inner / "summary.json").read_text(encoding="utf-8")))
     for file in [*folder.glob("*.log"), *folder.glob("*.json")]:  # what stores say again

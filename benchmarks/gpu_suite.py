@@ -112,11 +112,11 @@ def reproducing(name: str, *studies: str) -> tuple[str, ...]:
 
 
 TELLING = (
-    *("--runtimes", "eager,inference-mode,torchscript,cuda-graph,null", "--batch", "1,8,64"),
-    *("--precision", "float32,float16", "--processes", "2"),
+    *("--runtimes", "eager,torchscript,cuda-graph,null", "--batch", "1,8,64"),
+    *("--precision", "float32,float16", "--processes", "3"),
 )
 REPLAYED = (
-    *("--runtimes", "eager,torchscript,cuda-graph", "--batch", "1,2,4,8,16", "--processes", "2"),
+    *("--runtimes", "eager,torchscript,cuda-graph", "--batch", "1,2,4,8,16", "--processes", "3"),
 )
 COMPILED = (
     *("--runtimes", "eager,inductor,inductor-reduce-overhead", "--batch", "1,8"),
@@ -124,8 +124,8 @@ COMPILED = (
 )
 PARTS = (
     Part(name="method", command=("benchmarks/gpu_method.py",), seconds=90, least_s=30),
-    measuring("bert-base", "bert-base", 150, *TELLING),
-    measuring("resnet-50", "resnet-50", 100, *TELLING, setup_s=45),
+    measuring("bert-base", "bert-base", 170, *TELLING),
+    measuring("resnet-50", "resnet-50", 130, *TELLING, setup_s=25),
     Part(
         name="paper",
         command=reproducing("paper", "figure-5", "table-3"),
@@ -135,8 +135,8 @@ PARTS = (
         needs=("transformers",),
         measures=True,
     ),
-    measuring("bert-mini", "bert-mini", 45, *REPLAYED, setup_s=25),
-    measuring("resnet-18", "resnet-18", 45, *REPLAYED, setup_s=25),
+    measuring("bert-mini", "bert-mini", 80, *REPLAYED, setup_s=40),
+    measuring("resnet-18", "resnet-18", 65, *REPLAYED, setup_s=25),
     measuring("inductor", "bert-base", 190, *COMPILED, setup_s=130),
     Part(
         name="tests",

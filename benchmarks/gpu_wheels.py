@@ -20,6 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGE = ("numpy", "scipy")
+ALONE = ("transformers",)
+"""Gathered without what they need: which kernels a graph holds changed from 5.17 to 5.23."""
 EXTRAS = ("gpu", "disassembly")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64",
              "manylinux_2_5_x86_64", "manylinux1_x86_64")  # fmt: skip
@@ -35,14 +37,14 @@ def requirements(text: str) -> list[str]:
     return core + tests + [one for extra in EXTRAS for one in extras[extra]]
 
 
-def command(wanted: Sequence[str], python: str, out: Path) -> list[str]:
+def command(wanted: Sequence[str], python: str, out: Path, *options: str) -> list[str]:
     """Return pip's command; with another Python's number it takes wheels only."""
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     return [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--only-binary=:all:", "--implementation", "cp", "--python-version", python),
         *platforms,
-        *("--constraint", str(ROOT / "constraints.txt"), "--dest", str(out), *wanted),
+        *("--constraint", str(ROOT / "constraints.txt"), "--dest", str(out), *options, *wanted),
     ]
 
 
@@ -55,6 +57,8 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.out.parent) as folder:
         code = subprocess.run(command(wanted, options.python, Path(folder))).returncode
+        alone = command(ALONE, options.python, Path(folder), "--no-deps")
+        code = code or subprocess.run(alone).returncode
         found = list(Path(folder).glob("*.whl"))
         size = sum(file.stat().st_size for file in found)
         reason = "pip could not gather them all" if code else ""

@@ -81,7 +81,7 @@ def failed(rows):
 def test_a_good_device_passes_every_check(monkeypatch, capsys, calls):
     rows, code = run(monkeypatch, capsys, calls=calls, stray=1, cycles_per_ns=1.98)
     assert (failed(rows), code) == ([], 0)
-    assert len(rows) == 24
+    assert len(rows) == 25
     assert rows["40 layers: launches by the profile, eager and graph"]["result"] == (
         "40 and 1 launches"
     )

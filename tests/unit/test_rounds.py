@@ -20,6 +20,7 @@ from frameworktax.measure.plan import Plan
 from frameworktax.measure.protocol import Described, Facts
 from frameworktax.measure.rounds import DEVICE_SHARE, Rounds
 from frameworktax.measure.schedule import (
+    DEVICE_FIRST_S,
     DEVICE_S,
     MAX_BLOCKS,
     by_place,
@@ -361,6 +362,8 @@ def test_a_point_on_a_device_is_priced_with_what_asking_the_device_takes(tmp_pat
     for series in (there, here):
         series.call_ns[1] = 1_000_000
     assert cost_s(there, 8) - cost_s(here, 8) == pytest.approx(DEVICE_S)
+    first_s = DEVICE_S + DEVICE_FIRST_S  # the profiler starts in each process
+    assert cost_s(there, 1) - cost_s(here, 1) == pytest.approx(first_s)
     assert cost_s(there, 8, process=1) == cost_s(here, 8, process=1)  # one process is asked
 
 
@@ -399,7 +402,8 @@ def test_time_is_kept_for_asking_devices_but_not_all_of_it(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake", platform="cuda:0")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], budget_s=60.0) as rounds:
-        assert rounds.left_s == 60.0 - DEVICE_S  # both processes hold the same point
+        # Both processes hold the same point; one is asked.
+        assert rounds.left_s == 60.0 - DEVICE_S - DEVICE_FIRST_S
         for cell in series.runs.values():
             cell.profiled = True
         assert rounds.left_s == 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from statistics import fmean, median, stdev
@@ -18,6 +18,7 @@ from frameworktax.analysis.curves import Blocks, free_batch_interval, free_batch
 from frameworktax.analysis.estimates import one_minus, quotient
 from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, ratios, status_of
 from frameworktax.analysis.places import layers, source_lines
+from frameworktax.analysis.whatif.formulas import SAME_KERNELS_ON_DEVICE
 from frameworktax.records import (
     EVERY_THREAD,
     FLOOR,
@@ -48,6 +49,8 @@ T = TypeVar("T")
 DRIFT = 0.02
 """Movement of the host from which on it is named: what is under it, an interval of ±3 % hides."""
 
+OTHER_KERNELS = 0.05
+"""Difference in kernel time from which on other kernels than eager's are named."""
 MIN_STRETCHES = 3
 """A session has at least so many; with fewer rounds nothing is said of its host's drift."""
 
@@ -254,13 +257,15 @@ def _measurements(
         for family, records in zip(families, shown, strict=True)
     ]
     to_eager = ratios(zip(shown, beside, strict=True))
+    bills = {id(records): _bill(records, twins.get(records.point) if twins else None) for records in shown}
     found = []
-    for family, records, ratio in zip(families, shown, to_eager, strict=True):
+    for family, records, eager, ratio in zip(families, shown, beside, to_eager, strict=True):
         point = records.point
         twin = twins.get(point) if twins else None
-        bill = _bill(records, twin)
+        bill, of_eager = bills[id(records)], bills.get(id(eager))
         device = gpus.get((records.session, device_of(point.platform)))
-        m = _measurement(records, bill, twin, ratio, until)
+        notes = _other_kernels(point.runtime, bill, of_eager)
+        m = _measurement(records, bill, twin, ratio, until, notes)
         vars(m).clear()  # slots hold what was given; here are defaults of what is computed later
         vars(m).update(records=records, bill=bill, device=device, slope=None)
         found.append((family, m))
@@ -273,6 +278,7 @@ def _measurement(
     twin: PointRecords | None,
     to_eager: Estimate | None,
     until: float,
+    more: Iterable[Note],
 ) -> StoredMeasurement:
     status, reason = status_of(records)
     latency = records.latency
@@ -289,6 +295,7 @@ def _measurement(
             "one"
         )
         notes.append(Note("one-thread-sampled", text))
+    notes += more
     subject, point, places = records.subject, records.point, records.places
     peaks = [o.peak_memory_bytes for o in records.outcomes if o.peak_memory_bytes is not None]
     return StoredMeasurement(
@@ -327,6 +334,25 @@ def _measurement(
         notes=tuple(notes),
         session=records.session,
     )
+
+
+def _other_kernels(
+    runtime: str, bill: billing.Bill | None, eager: billing.Bill | None
+) -> Iterator[Note]:
+    """Note where a runtime that should run eager's kernels runs others, which take another time."""
+    if bill is None or eager is None or runtime not in SAME_KERNELS_ON_DEVICE:
+        return
+    ours, theirs = bill.kernel_names, eager.kernel_names
+    if not ours or not theirs or ours == theirs:
+        return
+    change = bill.kernel.value / eager.kernel.value - 1
+    if abs(change) > OTHER_KERNELS:
+        text = (
+            f"runs other kernels than eager, {sum(ours.values())} for {sum(theirs.values())} a "
+            f"call, which take {abs(change):.0%} {'more' if change > 0 else 'less'} time: a "
+            "difference from eager is not of overhead alone"
+        )
+        yield Note("other-kernels", text)
 
 
 def _whole(records: PointRecords) -> Sequence[Attribution]:

@@ -73,9 +73,10 @@ class Rounds:
     @property
     def left_s(self) -> float:
         """What is left of the time budget, less what devices are still to be asked."""
-        asking_s = min(
-            schedule.DEVICE_S * len(self._unprofiled()), DEVICE_SHARE * self._plan.budget_s
-        )
+        runs = self._unprofiled()
+        processes = {run.worker for run in runs}
+        asking_s = schedule.DEVICE_S * len(runs) + schedule.DEVICE_FIRST_S * len(processes)
+        asking_s = min(asking_s, DEVICE_SHARE * self._plan.budget_s)
         placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
         return self._plan.budget_s - self._bench.effort.measured_s - asking_s - placing_s
 

@@ -27,8 +27,10 @@ PLACE_NS = (150_000_000, 1_000_000_000)
 """Shortest and longest sampling by place of one point in one process, 2,000 samples a second."""
 UNASKED_NS, UNASKED_SHARE = 1_000_000_000, 0.05
 """What breaking down by module may take, and of the time budget, where it was not asked for."""
-DEVICE_S = 2.0
+DEVICE_S = 1.0
 """What asking a device about one point takes: calls under load, a profile, spans."""
+DEVICE_FIRST_S = 5.0
+"""What the first profile of a process takes more: CUPTI starts. 4.8 s and then 0.2 s on an H100."""
 WORTH = 0.1
 """As many rounds again are made where they narrow intervals by this share."""
 
@@ -51,7 +53,10 @@ def cost_s(series: Series, batch: int, process: int = 0) -> float:
         return 0.0
     call_ns = int(series.call_ns[max(known)] * batch / max(known))
     warming = 0 if (batch, process) in series.bound else (1 + timing.WARMUP_CALLS) * call_ns
-    asking_s = DEVICE_S if series.target.is_cuda and not process and not series.is_twin else 0.0
+    asking_s = 0.0
+    if series.target.is_cuda and not process and not series.is_twin:
+        is_first = batch == min(series.points)
+        asking_s = DEVICE_S + (DEVICE_FIRST_S if is_first else 0.0)
     return warming / 1e9 + FIRST_ROUNDS * round_s(call_ns) + asking_s
 
 
