@@ -71,7 +71,7 @@ class Part:
     Attributes:
         name: of its row and its files.
         command: what the interpreter is given; ``{out}``, ``{budget}`` and ``{device}`` are filled.
-        seconds: it needs in all, on an H200 by estimate.
+        seconds: it needs in all, on an H100.
         least_s: below which it is not begun.
         setup_s: of ``seconds``, before measuring begins; not in ``--time-budget``.
         needs: modules that must be importable.
@@ -125,11 +125,11 @@ COMPILED = (
 PARTS = (
     Part(name="method", command=("benchmarks/gpu_method.py",), seconds=90, least_s=30),
     measuring("bert-base", "bert-base", 170, *TELLING),
-    measuring("resnet-50", "resnet-50", 130, *TELLING, setup_s=25),
+    measuring("resnet-50", "resnet-50", 170, *TELLING, setup_s=25),
     Part(
         name="paper",
         command=reproducing("paper", "figure-5", "table-3"),
-        seconds=120,
+        seconds=140,
         least_s=60,
         setup_s=50,
         needs=("transformers",),
@@ -137,7 +137,7 @@ PARTS = (
     ),
     measuring("bert-mini", "bert-mini", 80, *REPLAYED, setup_s=40),
     measuring("resnet-18", "resnet-18", 65, *REPLAYED, setup_s=25),
-    measuring("inductor", "bert-base", 190, *COMPILED, setup_s=130),
+    measuring("inductor", "bert-base", 120, *COMPILED, setup_s=60),
     Part(
         name="tests",
         # The project's own options and the fixtures of other tests ask for packages that this

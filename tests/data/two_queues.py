@@ -27,6 +27,8 @@ class Program:
     return_: int = 3_000
     sync: int = 6_000
     depth: int = 1024
+    graph_gap: float = 0.1  # share of ``gap`` in a graph
+    graph_launch: int = 10_000  # the most that launching one takes
 
 
 def random_program(
@@ -56,7 +58,8 @@ def play(
     clock = 0.0
     ends: list[float] = []
     launched, started, waited = [], [], []
-    once = min(float(program.host[0]), float(np.median(program.host)))
+    once = min(float(program.host[0]), float(np.median(program.host)), program.graph_launch)
+    gap = program.gap * (program.graph_gap if graphs else 1)
     for i, work in enumerate(program.host):
         if graphs:
             work = once if i == 0 else 0
@@ -70,10 +73,10 @@ def play(
         begin = clock + program.launch
         for j in range(i - 1, -1, -1):  # the last one on the same stream
             if program.stream[j] == program.stream[i]:
-                begin = max(begin, ends[j] + program.gap)
+                begin = max(begin, ends[j] + gap)
                 break
         if i in program.waits_for:
-            begin = max(begin, ends[program.waits_for[i]] + program.gap)
+            begin = max(begin, ends[program.waits_for[i]] + gap)
         launched.append(clock)
         started.append(begin)
         ends.append(begin + program.kernel[i] / device_speed)

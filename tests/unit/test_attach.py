@@ -387,7 +387,11 @@ def test_children_that_cannot_be_sampled_are_said(machine, monkeypatch):
 
 def test_a_process_with_a_gpu_is_said_to_be_its_host_side(machine):
     machine.write(maps=MAPS.format("server") + "5000-6000 rw-s 00000000 00:05 9 /dev/nvidia0\n")
-    assert "host-side-only" in {note.code for note in observed(machine).processes[0].notes}
+    found = observed(machine)
+    assert "host-side-only" in {note.code for note in found.processes[0].notes}
+    shares = [one.tax_share for one in (found, *found.processes, *found.sections)]
+    assert shares and not any(shares)
+    assert "%" not in found.headline
 
 
 def test_a_python_process_without_py_spy_says_that_functions_are_missing(machine, monkeypatch):

@@ -229,6 +229,43 @@ def test_gpu_point():
     assert busy.measurements[0].regime == "compute-bound"
 
 
+def on_gpu(runtime, kernel_ns, names):
+    """A point's records, its kernels by name."""
+    records = data.gpu_records(4_000_000, (kernel_ns,) * 8)
+    (at,) = [record.point for record in records if isinstance(record, Subject)]
+    mine = replace(at, runtime=runtime)
+    made = []
+    for record in records:
+        if isinstance(record, Subject):
+            record = replace(record, point=mine)
+        elif not isinstance(record, Session):
+            record = replace(record, point=mine.key())
+        if isinstance(record, Attribution):
+            record = replace(record, kernel_names=names)
+        made.append(record)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kernel_ns", "names", "noted"),
+    [
+        ("cuda-graph", 1_800_000, {"softmax": 12, "gemm": 60}, "72 for 60"),
+        ("cuda-graph", 1_010_000, {"softmax": 12, "gemm": 60}, ""),  # as long as eager's
+        ("cuda-graph", 1_800_000, {"attention": 12, "gemm": 48}, ""),  # the same ones
+        ("cuda-graph", 1_800_000, {}, ""),  # not known
+        ("inductor", 1_800_000, {"triton": 12}, ""),  # said to have its own
+    ],
+)
+def test_a_graph_of_other_kernels_than_eagers_is_noted(runtime, kernel_ns, names, noted):
+    eager = on_gpu("eager", 1_000_000, {"attention": 12, "gemm": 48})
+    run = build([*eager, *on_gpu(runtime, kernel_ns, names)])
+    texts = [n.text for n in at(run, runtime).notes if n.code == "other-kernels"]
+    assert len(texts) == bool(noted)
+    if noted:
+        assert "72 for 60" in texts[0] and "80% more" in texts[0]
+    assert "other-kernels" not in {n.code for n in at(run, "eager").notes}
+
+
 def test_points_that_were_left_out_are_told_together_unless_they_were_measured():
     def left(batch, runtime="eager", twin=False):
         point = data.point(runtime, batch, twin=twin)

@@ -404,6 +404,7 @@ def test_wheels_are_what_the_project_needs_beside_torch():
     text = (gpu_wheels.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     names = {one.partition(">")[0] for one in gpu_wheels.requirements(text)}
     assert {"msgspec", "pydantic", "nvidia-ml-py", "pytest"} <= names
+    assert "transformers" not in names  # gathered alone: what it needs is there, or too large
     assert not {"torch", "numpy", "scipy"} & names
     words = gpu_wheels.command(["msgspec"], "3.12", Path("w"))
     assert words[words.index("--python-version") + 1] == "3.12"
@@ -419,6 +420,9 @@ def packed(folder, name, summary):
     for file, data in (("summary.json", summary), ("environment.json", {"gpu": "NVIDIA H200"})):
         (out / file).write_text(json.dumps(data))
     (out / "x.log").write_text("log")
+    store = out / f"{summary['done'][0]}-store"
+    store.mkdir()
+    (store / f"{name}.jsonl").write_text('{"schema":"frameworktax.store","version":1}\n')
     gpu_suite.archive(out, folder / f"{name}.tar.gz")
     return folder / f"{name}.tar.gz"
 
@@ -447,6 +451,7 @@ def test_archives_become_one_page_with_the_paper_beside(tmp_path, capsys):
     assert text.count("| cuda-graph | float16 | 1 |") == 1  # the later archive's
     assert "## resnet-50" in text
     assert not list((out / "gpu").glob("*.log"))
+    assert {file.name for file in (out / "gpu").glob("*-store/*")} == {"two.jsonl", "three.jsonl"}
 
 
 def test_a_page_without_kernel_time_is_a_failure(tmp_path):

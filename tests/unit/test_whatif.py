@@ -178,7 +178,16 @@ def test_a_host_bound_device_gains_from_the_host_and_from_graphs():
     assert device == pytest.approx(100_000, rel=0.01)
     # half of the host's time, then the device is in the way: its span and what is in no queue
     assert host == pytest.approx(45_000 + 100_000 - 90_000, rel=0.05)
-    assert graphs == pytest.approx(44_000 + 100_000 - 90_000, rel=0.06)
+    assert graphs == pytest.approx(90_000 / 41 + 40_000 + 0.1 * 4_000)
+
+
+@pytest.mark.parametrize("span_ns", [estimate(44_000.0, 100), None])
+def test_a_graph_leaves_few_of_the_pauses_between_kernels(span_ns):
+    """Without a span a microsecond is assumed between two kernels, of which up to 0.3 stay."""
+    found = one(WhatIf(graphs=True), device_point(span_ns=span_ns, launches=4)).latency_ns
+    least_ns = 10_000 + 40_000
+    assert found.low <= least_ns < found.value < found.high
+    assert found.high >= least_ns + 0.3 * 4_000
 
 
 def test_another_runtime_on_a_device_brings_its_host_time():

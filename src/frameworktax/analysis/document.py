@@ -257,7 +257,10 @@ def _measurements(
         for family, records in zip(families, shown, strict=True)
     ]
     to_eager = ratios(zip(shown, beside, strict=True))
-    bills = {id(records): _bill(records, twins.get(records.point) if twins else None) for records in shown}
+    bills = {
+        id(records): _bill(records, twins.get(records.point) if twins else None)
+        for records in shown
+    }
     found = []
     for family, records, eager, ratio in zip(families, shown, beside, to_eager, strict=True):
         point = records.point

@@ -197,7 +197,7 @@ class _Observed:
                 name=one.name,
                 wall_ns=one.wall_ns,
                 cpu_ns=one.cpu_ns,
-                tax_share=one.tax_share(self._per),
+                tax_share=self._tax_of(one),
                 bill_ns=one.bill_ns(),
                 samples=one.leaves.total(),
                 lost=one.lost if self._per == "thread" else None,
@@ -216,13 +216,17 @@ class _Observed:
             wall_ns=self.sampler.wall_ns,
             cpu_ns=self.seen.cpu_ns,
             unseen_cpu_ns=self.sampler.unseen_cpu_ns,
-            tax_share=self.seen.tax_share(self._per),
+            tax_share=self._tax_of(self.seen),
             bill_ns=self.seen.bill_ns(),
             symbols_ns=self.seen.symbols_ns(),
             functions=self.functions,
             ended=self.sampler.is_ended,
             notes=self._notes(missing if self.is_python and not self.functions else None),
         )
+
+    def _tax_of(self, seen: Seen) -> Estimate | None:
+        """Return a share of tax; none beside a GPU, where the kernels are in no sample."""
+        return None if self.has_device else seen.tax_share(self._per)
 
     def _notes(self, missing: str | None) -> tuple[Note, ...]:
         seen, samples = self.seen, self.seen.leaves.total()
@@ -235,7 +239,8 @@ class _Observed:
                 self.has_device,
                 "host-side-only",
                 "the process uses a GPU: what is shown is its host side alone; kernels on the "
-                "device are in no number. frameworktax explain shows them from a profiler's trace",
+                "device are in no number, and the tax is not known. frameworktax explain shows "
+                "them from a profiler's trace",
             ),
             (
                 not self.is_python,
@@ -425,7 +430,8 @@ class Observation:
         self._seen.add(window)
         took_ns = time.perf_counter_ns() - self._begin_ns
         sections = [section for one in every for section in one.sections()]
-        share = self._seen.tax_share(self._per)
+        has_device = any(one.has_device for one in every)
+        share = None if has_device else self._seen.tax_share(self._per)
         events, said = self._processors, []
         if events is not None and events.lost > LOST * events.due:
             text = (
@@ -440,7 +446,7 @@ class Observation:
         return Program(
             verb="attach",
             command=self.target.command,
-            headline=_headline(self.target, share, cpu_ns, took_ns),
+            headline=_headline(self.target, share, cpu_ns, took_ns, has_device=has_device),
             wall_ns=took_ns,
             cpu_ns=cpu_ns,
             period_ns=self._period_ns,
@@ -466,10 +472,17 @@ class Observation:
         return replace(self.update(), environment=this_environment())
 
 
-def _headline(found: Target, share: Estimate | None, cpu_ns: int, wall_ns: int) -> str:
+def _headline(
+    found: Target, share: Estimate | None, cpu_ns: int, wall_ns: int, *, has_device: bool = False
+) -> str:
     name = PurePosixPath(found.command[0]).name
     script = next((word for word in found.command[1:] if not word.startswith("-")), "")
     who = f"process {found.pid} ({' '.join(filter(None, (name, PurePosixPath(script).name)))})"
+    if has_device:
+        return (
+            f"{who}: its host ran for {time_text(cpu_ns)} in {time_text(wall_ns)}; its kernels run "
+            "on a GPU, so its tax is not known"
+        )
     if share is None:
         return f"{who}: no thread ran in {time_text(wall_ns)}, so there is no tax"
     return (

@@ -323,7 +323,16 @@ def _queues_ns(change: Change, launches: int, host: float, kernel: float, span: 
     first = host / launches
     shorter = kernel / change.device_speed
     gaps = span - kernel if launches > 1 else 0.0
-    return max((first if change.graphs else host) + shorter / launches, first + shorter + gaps)
+    return max(host + shorter / launches, first + shorter + gaps)
+
+
+def _graph_ns(
+    change: Change, launches: int, host: float, kernel: float, span: float, share: float
+) -> float:
+    """Return when a graph of the same kernels has ended, ns; a share of the gaps is left."""
+    first = min(host / launches, replay.GRAPH_LAUNCH_NS) / change.host_speed
+    gaps = span - kernel if launches > 1 else 0.0
+    return first + kernel / change.device_speed + share * gaps
 
 
 def _after(m: Measurement, change: Change, host_ns: Estimate | None = None) -> Estimate:
@@ -335,7 +344,42 @@ def _after(m: Measurement, change: Change, host_ns: Estimate | None = None) -> E
         after = other[0] if other else host
         return _queues_ns(change, launches, after, kernel, span) + sync_ns
 
-    return propagate(played, UNIFORM, *totals(m), *([] if host_ns is None else [host_ns]))
+    found = totals(m)
+    if change.graphs:
+        latency, host, kernel, span = found
+        if m.span_ns is None:
+            ends = kernel.value, kernel.low, kernel.high
+            value, low, high = (ns + launches * replay.GAP_NS for ns in ends)
+            span = replace(kernel, value=value, low=low, high=high)
+        return _captured(change, launches, latency, host, kernel, span)
+    return propagate(played, UNIFORM, *found, *([] if host_ns is None else [host_ns]))
+
+
+def _captured(
+    change: Change,
+    launches: int,
+    latency: Estimate,
+    host: Estimate,
+    kernel: Estimate,
+    span: Estimate,
+) -> Estimate:
+    """Return the latency of the same kernels in a graph, ns.
+
+    What the latency had beyond both queues is gone: it is what the device had left to do when the
+    host returned. The interval reaches from the least to the most of the gaps that may be left.
+    """
+    parts = host, kernel, span
+    beyond_ns = latency.value - _queues_ns(Change(), launches, *(one.value for one in parts))
+
+    def played(share: float) -> Estimate:
+        def latency_ns(host: float, kernel: float, span: float) -> float:
+            ended = _graph_ns(change, launches, host, kernel, span, share)
+            return ended + min(0.0, beyond_ns)
+
+        return propagate(latency_ns, UNIFORM, *parts)
+
+    least, middle, most = map(played, replay.GRAPH_GAPS)
+    return replace(middle, low=least.low, high=most.high)
 
 
 def _replayed(case: Case) -> Answer:
@@ -374,7 +418,7 @@ def _other_host(case: Case) -> Answer:
 
 _HOST = "the host's time; kernels, launch latency and gaps stay"
 ON_DEVICE: Formulas = {
-    "graphs": ("launches, to one; kernels and gaps stay", _replayed),
+    "graphs": ("launches, to one, and most of the gaps; kernels stay", _replayed),
     "runtime": ("the host's time; kernels stay", _other_host),
     "device_speed": ("kernels and copies; the host, launch latency and gaps stay", _replayed),
     "host_speed": (_HOST, _replayed),
