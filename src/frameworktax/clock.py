@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from resource import RUSAGE_THREAD, getrusage
+from resource import RUSAGE_SELF, RUSAGE_THREAD, getrusage
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _opened = threading.local()
@@ -39,6 +39,11 @@ def queued_ns() -> int | None:
 def waits() -> int:
     """Return how often the calling thread gave its processor up to wait."""
     return getrusage(RUSAGE_THREAD).ru_nvcsw
+
+
+def page_faults() -> int:
+    """Return how many page faults this process has had that needed no disk."""
+    return getrusage(RUSAGE_SELF).ru_minflt
 
 
 Queue = tuple[int | None, int]
@@ -67,7 +72,7 @@ def others_ns(off_ns: int, before: Queue, after: Queue) -> int | None:
 class Clock:
     """Wall time, CPU time and queued time of the thread, in integer ns, and a way to wait.
 
-    ``waits`` is how often it gave its processor up.
+    ``waits`` is how often it gave its processor up, ``page_faults`` those of its process.
     """
 
     wall_ns: Callable[[], int] = time.perf_counter_ns
@@ -75,6 +80,7 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
     queued_ns: Callable[[], int | None] = queued_ns
     waits: Callable[[], int] = waits
+    page_faults: Callable[[], int] = page_faults
 
     def queue(self) -> Queue:
         """Return what ``others_ns`` takes. Waits are read first: see ``queued_ns``."""

@@ -366,7 +366,8 @@ class Attribution:
     samples). A process is sampled in one round or in several. ``off_cpu_ns`` is wall time minus
     CPU time of the calling thread, ``queued_ns`` the part of it in which the thread was ready and
     others had the processor. By the method ``EVERY_THREAD`` both are of time in which no thread
-    ran, and a sample stands for the process.
+    ran, and a sample stands for the process. ``page_faults`` are those of the process in all calls
+    that needed no disk.
 
     On a GPU (``device-profile``): one entry per call in ``kernel_ns`` (union of kernel, copy and
     memset intervals), ``kernels``, ``copies``, ``launches``, ``wait_ns`` (host time in synchronises
@@ -387,6 +388,7 @@ class Attribution:
     period_ns: int | None = None
     off_cpu_ns: int | None = None
     queued_ns: int | None = None
+    page_faults: int | None = None
     samples: tuple[Mapping[str, int], ...] = ()
     detail: Mapping[str, int] = field(default_factory=dict)
     top: tuple[tuple[str, str, str, int], ...] = ()
@@ -647,6 +649,7 @@ class Measurement(HtmlRepr):
 
     On a GPU ``kernel_names`` holds the kernels of one call by name; ``sm_activity`` and
     ``warp_occupancy`` are shares of the device, over the latency, by the launch of each kernel.
+    ``page_faults`` are those of a call, mean while sampled.
 
     ``symbols_ns`` holds (line of the bill, library, symbol, ns in a call) of what was sampled
     most; ``layers`` and ``lines`` where in the model the latency arises, empty where that was not
@@ -676,6 +679,7 @@ class Measurement(HtmlRepr):
     layers: tuple[Layer, ...] = ()
     lines: tuple[SourceLine, ...] = ()
     sampler_inflation: float | None = None
+    page_faults: float | None = None
     ratio_to_eager: Estimate | None = None
     launches: int | None = None
     kernel_names: Mapping[str, int] = field(default_factory=dict)

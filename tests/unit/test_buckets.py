@@ -134,6 +134,7 @@ def test_a_run_becomes_the_fields_of_a_record():
         "period_ns": 1000,
         "off_cpu_ns": 500,
         "queued_ns": None,
+        "page_faults": None,
         "samples": (
             {"kernel": 7, "python": 2, "system": 1},
             {"kernel": 7, "python": 1, "system": 0},

@@ -229,6 +229,19 @@ def test_gpu_point():
     assert busy.measurements[0].regime == "compute-bound"
 
 
+@pytest.mark.parametrize(
+    ("counted", "expected"), [((300, 500), 40.0), ((None, 500), 50.0), ((None, None), None)]
+)
+def test_page_faults_are_a_mean_over_the_calls_that_were_sampled(counted, expected):
+    at = data.point("eager")
+    records = [Subject(session=data.SESSION, point=at, paradigm="eager"), *data.blocks(at, 1e6)]
+    for process, faults in enumerate(counted):
+        found = data.sampled(at, 1e6, {"kernel": 90, "system": 10})
+        records.append(replace(found, process=process, calls=10, page_faults=faults))
+    (m,) = build(records).measurements
+    assert m.page_faults == expected
+
+
 def on_gpu(runtime, kernel_ns, names):
     """A point's records, its kernels by name."""
     records = data.gpu_records(4_000_000, (kernel_ns,) * 8)

@@ -1,5 +1,6 @@
 """The loop that all samplers share, on a scripted clock."""
 
+import mmap
 import time
 from collections import Counter
 from random import Random
@@ -111,6 +112,23 @@ def test_a_thread_waits_when_it_sleeps_and_not_when_it_computes():
     assert clock.waits() == before
     time.sleep(0.001)
     assert clock.waits() > before
+
+
+def test_page_faults_are_those_of_the_pages_that_a_call_touches_first():
+    pages = 512
+    whole = mmap.mmap(-1, 8 * pages * mmap.PAGESIZE)
+    whole.madvise(mmap.MADV_NOHUGEPAGE)  # else one fault gives 512 of them
+    fresh = iter(range(0, len(whole), mmap.PAGESIZE))
+    clock = FakeClock()
+
+    def call():
+        clock.work(300)
+        for _ in range(pages):
+            whole[next(fresh)] = 1
+
+    run = sample(call, Counting(), stretches=2, duration_ns=1_200, clock=clock)
+    for stretch in run.stretches:
+        assert pages * stretch.calls <= stretch.page_faults < 1.2 * pages * stretch.calls
 
 
 def test_the_wait_for_a_device_is_left_out():

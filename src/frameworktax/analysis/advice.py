@@ -341,10 +341,14 @@ def _allocator(same: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill
         action=f"keep memory between calls of {m.runtime}: start it with {KEEP}, "
         "or preload jemalloc",
         evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} is "
-        "malloc and the operating system (page faults, system calls)",
+        f"malloc and the operating system ({_faults(m)}, system calls)",
         gain=gain,
         kind="bound",  # what of it small blocks cost, no setting takes away
     )
+
+
+def _faults(m: Measurement) -> str:
+    return "page faults" if m.page_faults is None else f"{m.page_faults:,.0f} page faults a call"
 
 
 def _packing(

@@ -317,6 +317,7 @@ def _measurement(
         bill_method=bill.method if bill else None,
         layers=layers(latency, bill.lines, places) if bill and latency and places else (),
         lines=source_lines(latency, bill.lines, places) if bill and latency and places else (),
+        page_faults=points.page_faults(records),
         ratio_to_eager=to_eager,
         launches=bill.launches if bill else None,
         kernel_names=bill.kernel_names if bill else {},

@@ -296,6 +296,13 @@ def samples(records: PointRecords) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(records.timed.samples(own)) for own in records.by_process)
 
 
+def page_faults(records: PointRecords) -> float | None:
+    """Return page faults in a call while it was sampled, mean; None where they were not counted."""
+    counted = [(a.page_faults, a.calls) for a in records.attributions if a.page_faults is not None]
+    calls = sum(calls for _, calls in counted)
+    return sum(faults for faults, _ in counted) / calls if calls else None
+
+
 def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
     """Return the trust notes of a point: those recorded, once each, and those its numbers ask for.
 

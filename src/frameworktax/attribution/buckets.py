@@ -206,6 +206,7 @@ def itemise(run: SampleRun) -> dict[str, Any]:
         notes.append(("unplaced", text))
     queued = [stretch.queued_ns for stretch in run.stretches]
     known = [ns for ns in queued if ns is not None]
+    faults = [s.page_faults for s in run.stretches if s.page_faults is not None]
     return {
         "method": run.method,
         "calls": run.calls,
@@ -214,6 +215,7 @@ def itemise(run: SampleRun) -> dict[str, Any]:
         "period_ns": run.period_ns,
         "off_cpu_ns": sum(stretch.wall_ns - stretch.cpu_ns for stretch in run.stretches),
         "queued_ns": sum(known) if len(known) == len(queued) else None,
+        "page_faults": sum(faults) if len(faults) == len(run.stretches) else None,
         "samples": tuple(samples),
         "detail": dict(detail),
         "top": tuple(

@@ -78,7 +78,8 @@ class Sampler(AbstractContextManager["Sampler"], Protocol):
 class Stretch:
     """One stretch: its ticks, and what the clocks say about the same time.
 
-    ``queued_ns`` is time ready to run while others had the processor; None where not known.
+    ``queued_ns`` is time ready to run while others had the processor, ``page_faults`` those of the
+    process; None where not known.
     """
 
     ticks: Ticks
@@ -86,6 +87,7 @@ class Stretch:
     wall_ns: int
     cpu_ns: int
     queued_ns: int | None = None
+    page_faults: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ def sample(
     """
     stretch_ns = duration_ns // stretches
     latencies: list[int] = []
-    clocks: list[tuple[int, int, int, int | None]] = []
+    clocks: list[tuple[int, int, int, int | None, int]] = []
     wall, cpu = clock.wall_ns, clock.cpu_ns
     spent = 0
     was_enabled = gc.isenabled()
@@ -136,6 +138,7 @@ def sample(
             gc.disable()
             before = len(latencies)
             sampler.start()
+            faults = clock.page_faults()
             cpu_begin, begin = cpu(), wall()
             queue = clock.queue()
             now = begin
@@ -157,11 +160,12 @@ def sample(
             end = wall() if settle else now
             queue_end = clock.queue()
             cpu_end = cpu()
+            faults = clock.page_faults() - faults
             sampler.stop()
             wall_ns = end - begin - settled_wall
             cpu_ns = cpu_end - cpu_begin - settled_cpu
             queued = others_ns(wall_ns - cpu_ns, queue, queue_end)
-            clocks.append((len(latencies) - before, wall_ns, cpu_ns, queued))
+            clocks.append((len(latencies) - before, wall_ns, cpu_ns, queued, faults))
             spent += end - begin
     finally:
         (gc.enable if was_enabled else gc.disable)()
@@ -173,11 +177,13 @@ def sample(
     )
 
 
-def _stretch(seen: Ticks, calls: int, wall_ns: int, cpu_ns: int, queued_ns: int | None) -> Stretch:
+def _stretch(
+    seen: Ticks, calls: int, wall_ns: int, cpu_ns: int, queued_ns: int | None, faults: int
+) -> Stretch:
     """Return a stretch; of several threads the time in which any of them ran is its CPU time."""
     if seen.ran_ns is None:
-        return Stretch(seen, calls, wall_ns, cpu_ns, queued_ns)
-    return Stretch(seen, calls, wall_ns, seen.ran_ns, seen.queued_ns)
+        return Stretch(seen, calls, wall_ns, cpu_ns, queued_ns, faults)
+    return Stretch(seen, calls, wall_ns, seen.ran_ns, seen.queued_ns, faults)
 
 
 def usable_sampler() -> str | None:
