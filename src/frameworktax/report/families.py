@@ -82,15 +82,20 @@ class Family:
     @property
     def notes(self) -> list[tuple[str, str, str]]:
         """(who, code, text) of the trust notes, those together that differ in numbers alone."""
-        groups: dict[tuple[str, str], list[tuple[Measurement, str]]] = defaultdict(list)
-        for m in self.measured:
+        equal: dict[tuple[str, str], list[int]] = defaultdict(list)
+        measured = self.measured
+        for number, m in enumerate(measured):
             for note in m.notes:
-                groups[note.code, NUMBER.sub("", note.text)].append((m, note.text))
-        whole = Counter(m.runtime for m in self.measured)
+                equal[note.code, note.text].append(number)
+        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for code, text in equal:
+            groups[code, NUMBER.sub("", text)].append(text)
+        whole = Counter(m.runtime for m in measured)
         found = []
-        for (code, _), notes in groups.items():
-            points = list({id(m): m for m, _ in notes}.values())
-            found.append((_who(points, whole), code, _merged([text for _, text in notes])))
+        for (code, _), texts in groups.items():
+            numbers = sorted({n for text in texts for n in equal[code, text]})
+            points = [measured[n] for n in numbers]
+            found.append((_who(points, whole), code, _merged(texts)))
         return found
 
 
@@ -102,6 +107,8 @@ def _merged(texts: Sequence[str]) -> str:
     >>> _merged(["interval ±8.0%", "interval ±40.7%"])
     'interval ±8.0 to 40.7%'
     """
+    if len(texts) == 1:
+        return texts[0]
     columns = zip(*(NUMBER.findall(text) for text in texts), strict=True)
     ranges = [(min(column, key=float), max(column, key=float)) for column in columns]
     words = NUMBER.split(texts[0])
