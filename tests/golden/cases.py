@@ -22,6 +22,7 @@ ABLATION = "docs/results/ablation/store"
 ARCHITECTURES = "docs/results/architectures/store"
 OPERATORS = "docs/results/operators/store"
 A100, H100 = "tests/data/a100-alexnet.json", "tests/data/h100-bert-small-step.json"
+CUDA_13 = "tests/data/h100-cuda-13.json.gz"
 FIGURES_CSV = "tests/data/other_tools/framework_tax_figures.csv"
 OPTIMUM = "tests/data/other_tools/optimum_benchmark"
 PYTEST = "tests/data/other_tools/pytest_benchmark.json"
@@ -43,6 +44,7 @@ CASES: dict[str, list[str]] = {
     "explain-a100.txt": ["explain", A100, "--device-speed", "2", "--host-speed", "2", "--graphs"],
     "explain-h100.json": ["explain", H100, "--graphs", "--json", "-"],
     "explain-h100.txt": ["explain", H100, "--graphs"],
+    "explain-cuda-13.txt": ["explain", CUDA_13, "--graphs"],
     "explain-figures.json": ["explain", FIGURES_CSV, "--json", "-"],
     "explain-figures.txt": ["explain", FIGURES_CSV],
     "explain-optimum.json": ["explain", OPTIMUM, "--json", "-"],
