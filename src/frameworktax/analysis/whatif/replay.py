@@ -321,10 +321,9 @@ def variants(queues: Queues, change: Change) -> list[Queues]:
         sync_ns=queues.sync_ns * host,
     )
     gaps = [] if queues.gap_seen else [0.0, 2 * queues.gap_ns]
-    if change.graphs:  # ``changed`` takes the middle of whatever they are here
-        gaps += [
-            share / GRAPH_GAPS[1] * gap for share in GRAPH_GAPS for gap in gaps or [queues.gap_ns]
-        ]
+    if change.graphs:  # of whatever they are here ``changed`` leaves the middle share
+        seen = gaps or [queues.gap_ns]
+        gaps = [share / GRAPH_GAPS[1] * gap for share in GRAPH_GAPS for gap in seen]
     return [shrunk, *(replace(queues, gap_ns=gap) for gap in gaps)]
 
 
