@@ -25,6 +25,7 @@ from frameworktax.measure.schedule import (
     MAX_BLOCKS,
     by_place,
     cost_s,
+    has_tax,
     narrowing,
     processes_differ,
 )
@@ -57,6 +58,7 @@ class FakeWorker:
         self.script = list(script)
         self.alive = True
         self.asked = []
+        self.sampled = {"kernel": 1}
         self.printed_bytes = 0
         self.started, self.notes = "started", []
 
@@ -76,7 +78,7 @@ class FakeWorker:
                     "calls": 1,
                     "wall_ns": 10,
                     "latency_ns": 10,
-                    "samples": ({"kernel": 1},),
+                    "samples": (self.sampled,),
                     "notes": [("a-code", "a text")],
                 }
             )
@@ -440,6 +442,33 @@ def test_a_batch_may_take_longer_to_warm_up_on_a_device(tmp_path):
 )
 def test_whether_more_rounds_would_help(points, differ):
     assert processes_differ(points) is differ
+
+
+@pytest.mark.parametrize(
+    ("blocks", "shares", "known"),
+    [
+        (2, [[0.5], [0.51], [0.52]], True),
+        (2, [[0.4], [0.5], [0.6]], False),  # ±25 points by Student's t
+        (2, [[0.4, 0.5, 0.6], [0.5], [0.51]], True),  # the middle one of each process
+        (10, [[0.4], [0.5], [0.6]], True),  # it has all its blocks
+        (2, [[], [], []], True),  # it is not sampled
+        (2, [[0.5], [], []], False),  # nothing is known of how samples differ
+    ],
+)
+def test_whether_the_tax_is_known(blocks, shares, known):
+    assert has_tax([[100.0] * blocks] * 3, shares) is known
+
+
+@pytest.mark.parametrize(("spread", "rounds_made"), [(0.01, 2), (0.3, 10)])
+def test_rounds_go_on_until_the_tax_is_known_too(tmp_path, spread, rounds_made):
+    point = Point(workload=Workload(model="m", batch=1), runtime="fake")
+    series = series_of(tmp_path, point, noise(0.001))
+    for process, worker in series.workers.items():
+        kernel = round(1000 * (0.5 + spread * (process - 1)))
+        worker.sampled = {"kernel": kernel, "python": 1000 - kernel}
+    with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
+        rounds.precise()
+    assert {len(run.medians) for run in series.runs.values()} == {rounds_made}
 
 
 @pytest.mark.parametrize("share", [0.50, 0.58])

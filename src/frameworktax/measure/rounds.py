@@ -203,11 +203,13 @@ class Rounds:
         asked = [run for run in group if run.series.is_compared]
         others = [run for run in group if not run.series.is_compared]
         beside = [run for run in others if sum(map(len, run.of_point)) < MIN_BLOCKS]
-        points = [run.of_point for run in by_point(asked)]
-        is_done = schedule.processes_differ(points) or all(
+        runs = by_point(asked)
+        points = [run.of_point for run in runs]
+        has_tax = all(schedule.has_tax(run.of_point, run.shares_of_point) for run in runs)
+        has_latency = schedule.processes_differ(points) or all(
             schedule.has_converged(medians, self._plan.until) for medians in points
         )
-        return beside if is_done else asked + beside
+        return beside if has_tax and has_latency else asked + beside
 
     def _pause_s(self, runs: Runs) -> float:
         """Return how long a group is to wait for its next round; 0 where it is due."""
@@ -389,6 +391,15 @@ class Rounds:
             if not worker.alive:
                 self._bench.recorder.fail(series, run.process, [run.batch], error)
             return False
+        if method is Server.sample and not series.target.is_cuda:
+            run.shares += _kernel_shares(found)
         self._bench.recorder.found(run, self._round, self._with_others(series, found))
         self._bench.effort.called(found)
         return True
+
+
+def _kernel_shares(found: Attribution | Places) -> list[float]:
+    """Return the share of kernels in each stretch of a sample that has any."""
+    stretches = found.samples if isinstance(found, Attribution) else ()
+    totals = ((stretch.get("kernel", 0), sum(stretch.values())) for stretch in stretches)
+    return [kernel / total for kernel, total in totals if total > 0]

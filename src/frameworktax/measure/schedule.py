@@ -21,6 +21,9 @@ from frameworktax.stats import MIN_BLOCKS, process_interval, relative_half_width
 FIRST_ROUNDS = 2
 """Rounds of a point before any is made for precision: one block has no interval."""
 MAX_BLOCKS = 30
+TAX_UNTIL = 0.1
+"""Half-width of the tax share up to which a point needs no more rounds for it: 10 points. From 20
+on the headline calls a tax not determined."""
 SAMPLE_NS = 50_000_000
 """A sample beside a block, one call at least: about 1,350 samples a second."""
 PLACE_NS = (150_000_000, 1_000_000_000)
@@ -198,6 +201,19 @@ def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:
     if count < MIN_BLOCKS:
         return False
     return count >= MAX_BLOCKS or relative_half_width(process_interval(medians)) <= until
+
+
+def has_tax(medians: Sequence[Sequence[float]], shares: Sequence[Sequence[float]]) -> bool:
+    """Return whether a point's tax is known to ``TAX_UNTIL``, not sampled, or has all its blocks.
+
+    Args:
+        medians: for each process its block medians.
+        shares: for each process the kernel share of each of its samples.
+    """
+    if not any(shares) or sum(map(len, medians)) >= MAX_BLOCKS:
+        return True
+    found = process_interval(shares)
+    return found is not None and (found.high - found.low) / 2 <= TAX_UNTIL
 
 
 def processes_differ(points: Sequence[Sequence[Sequence[float]]]) -> bool:

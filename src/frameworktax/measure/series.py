@@ -42,6 +42,7 @@ class PointRun:
         calls: of a block.
         call_ns: of one call.
         first_ns: the first call of warm-up, None where that is not known.
+        shares: of kernels in each sample on a CPU.
     """
 
     series: Series
@@ -54,6 +55,7 @@ class PointRun:
     peak_memory_bytes: int = 0
     notes: list[Note] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
     is_samplable: bool = True
     profiled: bool = False
     placed: set[By] = field(default_factory=set)
@@ -67,6 +69,11 @@ class PointRun:
     def of_point(self) -> list[list[float]]:
         """Block medians of the point, ns, of each process that timed it, ended or not."""
         return self.series.medians(self.batch)
+
+    @property
+    def shares_of_point(self) -> list[list[float]]:
+        """Kernel shares of the point's samples, of each process that timed it."""
+        return self.series.shares(self.batch)
 
     @property
     def worker(self) -> Worker | None:
@@ -186,6 +193,10 @@ class Series:
     def medians(self, batch: int) -> list[list[float]]:
         """Return the block medians of a batch size, see ``PointRun.of_point``."""
         return [run.medians for run in self._timed() if run.batch == batch]
+
+    def shares(self, batch: int) -> list[list[float]]:
+        """Return the kernel shares of a batch size, see ``PointRun.shares_of_point``."""
+        return [run.shares for run in self._timed() if run.batch == batch]
 
     def _timed(self) -> list[PointRun]:
         runs = list(self.runs.values())  # other threads add to them
