@@ -352,8 +352,8 @@ def _other_kernels(
     change = bill.kernel.value / eager.kernel.value - 1
     if abs(change) > OTHER_KERNELS:
         text = (
-            f"runs other kernels than eager, {sum(ours.values())} for {sum(theirs.values())} a "
-            f"call, which take {abs(change):.0%} {'more' if change > 0 else 'less'} time: a "
+            f"runs other kernels than eager, {sum(ours.values())} a call instead of "
+            f"{sum(theirs.values())}, which take {abs(change):.0%} {'more' if change > 0 else 'less'} time: a "
             "difference from eager is not of overhead alone"
         )
         yield Note("other-kernels", text)

@@ -179,8 +179,8 @@ HOST = "tax / host speed + kernels"
 CPU = "latency / CPU speed"
 RUNTIME = "kernels + tax between warm overheads"
 SAME_KERNELS = ("eager", "inference-mode", "torchscript")
-SAME_KERNELS_ON_DEVICE = (*SAME_KERNELS, "cuda-graph")
 """Runtimes that call the kernels that eager calls, in the same order."""
+SAME_KERNELS_ON_DEVICE = (*SAME_KERNELS, "cuda-graph")
 NEEDS_DEVICE = "needs a device: this point ran on the CPU; ask --cpu-speed"
 
 
