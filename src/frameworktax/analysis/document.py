@@ -353,8 +353,9 @@ def _other_kernels(
     if abs(change) > OTHER_KERNELS:
         text = (
             f"runs other kernels than eager, {sum(ours.values())} a call instead of "
-            f"{sum(theirs.values())}, which take {abs(change):.0%} {'more' if change > 0 else 'less'} time: a "
-            "difference from eager is not of overhead alone"
+            f"{sum(theirs.values())}, which take {abs(change):.0%} "
+            f"{'more' if change > 0 else 'less'} time: a difference from eager is not of overhead "
+            "alone"
         )
         yield Note("other-kernels", text)
 
