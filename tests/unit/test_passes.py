@@ -137,7 +137,8 @@ def test_precision_ends_before_the_budget_and_coverage_does_not(ran):
     ran.host.noise = 0.5
     ran.run(budget_s=600.0, precise_s=6.0)
     (effort,) = ran.of(Effort)
-    assert 4e9 < effort.measuring_ns < 6.1e9  # a round takes 0.8 s, and the pause before it 0.5 s
+    # A round takes 0.8 s, and the pause before it 0.5 s; third blocks where two disagree, 1.3 s.
+    assert 4e9 < effort.measuring_ns < 7.4e9
     assert len(set(ran.blocks)) == 3 * len(RUNTIMES) * len(BATCHES)
     short = Ran(ran.tmp_path / "short", ran.patch.__self__)
     short.run(budget_s=600.0, precise_s=0.1)

@@ -444,6 +444,29 @@ def test_whether_more_rounds_would_help(points, differ):
     assert processes_differ(points) is differ
 
 
+def test_two_blocks_of_a_process_that_disagree_get_a_third_and_what_is_compared_with_them(tmp_path):
+    scripts = {
+        "eager": [[100, 101, 102], [160, 100, 101], [100, 104, 100]],
+        "other": [[50, 50, 51], [51, 50, 50], [50, 50, 51]],
+    }
+    everything = [
+        series_of(tmp_path / name, Point(workload=Workload(model="m", batch=1), runtime=name), two)
+        for name, two in scripts.items()
+    ]
+    with rounds_of(tmp_path, everything, sampler="perf-event") as rounds:
+        rounds.all_processes()
+        rounds.settle()
+        rounds.settle()
+    counts = [
+        [len(series.runs[1, process].medians) for process in range(3)] for series in everything
+    ]
+    assert counts == [[2, 3, 2]] * 2
+    for series in everything:
+        assert [worker.asked.count("sample") for worker in series.workers.values()] == [2] * 3
+    found = [b for b in blocks(store.read(tmp_path / "s")[0]) if b.process == 1]
+    assert len({b.round for b in found}) == 3  # pairs of both
+
+
 @pytest.mark.parametrize(
     ("blocks", "shares", "known"),
     [

@@ -100,6 +100,18 @@ class Rounds:
                 if self.left_s > 0:
                     self._make(runs)
 
+    def settle(self) -> None:
+        """Time once more, without samples, where the two blocks of a process disagree.
+
+        One of them was disturbed, and nothing says which: of three the middle one counts. What is
+        compared with it, in the same process number, takes part.
+        """
+        for group in self.groups():
+            for process in sorted({run.process for run in group if schedule.disagree(run)}):
+                runs = [run for run in group if run.process == process]
+                if schedule.rounds_s(runs) <= self.left_s:
+                    self._make([], beside=runs)
+
     def _joined(self, number: int) -> list[Runs]:
         """Return what is measured in each of the rounds that bring all to ``number`` + 1 blocks."""
         joined: list[Runs] = []

@@ -20,6 +20,9 @@ from frameworktax.stats import MIN_BLOCKS, process_interval, relative_half_width
 
 FIRST_ROUNDS = 2
 """Rounds of a point before any is made for precision: one block has no interval."""
+DISAGREE = 0.15
+"""By how much one of two blocks is the longer one where it was disturbed: two blocks of a process
+that is left alone differ by a few per cent."""
 MAX_BLOCKS = 30
 TAX_UNTIL = 0.1
 """Half-width of the tax share up to which a point needs no more rounds for it: 10 points. From 20
@@ -188,6 +191,12 @@ def behind(group: Runs, number: int) -> Runs:
     late = {run.process for run in group if len(run.medians) <= number}
     more = {run.series for run in group if run.process}
     return [run for run in group if late and (run.process in late or run.series not in more)]
+
+
+def disagree(run: PointRun) -> bool:
+    """Return whether a process has two blocks of a point, and one of them was disturbed."""
+    two = len(run.medians) == FIRST_ROUNDS and run.series.is_compared
+    return two and max(run.medians) > (1 + DISAGREE) * min(run.medians)
 
 
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:

@@ -335,6 +335,7 @@ class MeasuringSession:
         )
         self._reporter.phase("measuring")
         self._rounds.all_processes()
+        self._rounds.settle()
 
     def _finish_shift(self, *, is_last: bool) -> None:
         self._outputs.compare(last=is_last)
