@@ -53,6 +53,25 @@ def tables(run):
     return [make(family) for make in (run_blocks.tokens, run_blocks.padding, run_blocks.set_up)]
 
 
+@pytest.mark.parametrize(
+    ("notes", "merged"),
+    [
+        (["up to 7 % longer", "up to 23 % longer"], "up to 23 % longer"),
+        (["±8.0%, asked for ±3.0%", "±40.7%, asked for ±3.0%"], "±8.0 to 40.7%, asked for ±3.0%"),
+        (["1,234 of 5,000 lost", "987 of 12,000 lost"], "987 to 1,234 of 5,000 to 12,000 lost"),
+        (["libc.so.6 of torch 2.13.0, 2 calls"], "libc.so.6 of torch 2.13.0, 2 calls"),
+    ],
+)
+def test_notes_that_differ_in_numbers_alone_are_one(run, notes, merged):
+    (first, *_) = [m for m in run.measurements if m.runtime == "eager"]
+    points = [
+        replace(first, workload=replace(first.workload, batch=n + 1), notes=(Note("code", text),))
+        for n, text in enumerate(notes)
+    ]
+    (family,) = families(replace(run, measurements=tuple(points)))
+    assert [(code, text) for _, code, text in family.notes] == [("code", merged)]
+
+
 def texts(table):
     return {row[0].text: [f"{c.text} {c.note}".rstrip() for c in row[1:]] for row in table.rows}
 

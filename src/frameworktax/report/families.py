@@ -11,8 +11,8 @@ from itertools import chain
 
 from frameworktax.records import FLOOR, Curve, Estimate, FamilyKey, Measurement, Run, point_name
 
-NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\.?\w)")
-"""A number in a note, and not a part of a name or of a version."""
+NUMBER = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![.,]?\w)")
+"""A number in a note, thousands parted by commas, and not a part of a name or of a version."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,17 @@ def _merged(texts: Sequence[str]) -> str:
     if len(texts) == 1:
         return texts[0]
     columns = zip(*(NUMBER.findall(text) for text in texts), strict=True)
-    ranges = [(min(column, key=float), max(column, key=float)) for column in columns]
+    ranges = [(min(column, key=_value), max(column, key=_value)) for column in columns]
     words = NUMBER.split(texts[0])
     merged = words[0]
     for (low, high), after in zip(ranges, words[1:], strict=True):
-        is_one = float(low) == float(high) or merged.endswith("up to ")
+        is_one = _value(low) == _value(high) or merged.endswith("up to ")
         merged += (high if is_one else f"{low} to {high}") + after
     return merged
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
 
 
 def latency_of(m: Measurement) -> Estimate:
