@@ -377,6 +377,43 @@ def test_backward_and_steps_that_are_counted_are_all_there(watched):
         assert len(thread.rows) < 4 * steps
 
 
+def test_steps_without_a_closure_and_what_their_hooks_call_are_all_there(watched):
+    torch, clock, read = watched
+    hook, leaf = timed(torch, clock, 0.001), timed(torch, clock, 0.001)
+
+    class Sgd(torch.optim.Optimizer):
+        def step(self, fails=False):
+            clock.pass_ms(0.001)
+            hook()
+            if fails:
+                raise ValueError
+
+    class Adam(Sgd):
+        pass
+
+    Sgd.step = torch.optim.Optimizer.profile_hook_step(Sgd.step)
+    for number in range(1000):
+        leaf()
+        Sgd().step()
+        if number % 10 == 0:
+            Adam().step()  # its own kind of step
+            with pytest.raises(ValueError):
+                Sgd().step(fails=True)
+    found = read()
+    (thread,) = found.threads.values()
+    made = {}
+    for root, about in found.roots.items():
+        rows = thread.rows[thread.rows[:, 2] == root]
+        kind = about["kind"], about["class"]
+        made.setdefault(kind, []).append(observed._numbers(rows, thread.counted_of(root))[1])
+    assert made == {
+        ("module", "Takes"): [1000, 1200],
+        ("step", "Sgd"): [1100],
+        ("step", "Adam"): [100],
+    }
+    assert len(thread.counted)
+
+
 def test_each_of_two_short_calls_in_a_closure_has_a_row(watched):
     torch, clock, read = watched
     net = timed(torch, clock, 0.001)

@@ -474,25 +474,16 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
     module.__call__ = module_call(recorder, module.__call__, compiling)
     autograd = torch.autograd
     for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
-        function = getattr(autograd, name)
-
-        def named(args: tuple[Any, ...], name: str = name) -> str:
-            return name
-
-        made = phase(recorder, "backward", function, named, compiling=compiling)
+        made = phase(recorder, "backward", getattr(autograd, name), name, compiling=compiling)
         setattr(autograd, name, made)
     optimizer = torch.optim.Optimizer
     hook = optimizer.profile_hook_step
 
     def profile_hook_step(function: Any) -> Any:
-        return phase(recorder, "step", hook(function), _class_of_first, True, compiling)
+        return phase(recorder, "step", hook(function), is_open=True, compiling=compiling)
 
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
     os.register_at_fork(after_in_child=recorder.reset)
-
-
-def _class_of_first(args: tuple[Any, ...]) -> str:
-    return type(args[0]).__name__
 
 
 def watch_loader(recorder: Recorder, module: Any) -> None:
@@ -508,7 +499,7 @@ def watch_loader(recorder: Recorder, module: Any) -> None:
 def watch_tokenizer(recorder: Recorder, module: Any) -> None:
     """Let calls of tokenisers be noted."""
     base = module.PreTrainedTokenizerBase
-    base.__call__ = phase(recorder, "tokenise", base.__call__, _class_of_first)
+    base.__call__ = phase(recorder, "tokenise", base.__call__)
 
 
 WATCHED = {
@@ -616,25 +607,42 @@ def phase(
     recorder: Recorder,
     kind: str,
     function: Any,
-    name: Callable[[tuple[Any, ...]], str],
+    name: str | Callable[[tuple[Any, ...]], str] = "",
     is_open: bool = False,
     compiling: Callable[[], bool] = _compiling,
 ) -> Any:
     """Return a function whose calls are noted, unless another call is under way in the thread.
 
-    ``is_open``: calls of modules inside are calls of their own, as in the closure of an optimiser.
+    ``name`` is that of such calls, or returns it for the arguments; empty for the first one's
+    class. ``is_open``: calls of modules inside are calls of their own, as in the closure of an
+    optimiser. As in ``module_call`` a call that is counted only touches as little as possible.
     """
     from functools import update_wrapper
 
-    threads_get, inside = recorder.threads.get, recorder.inside
+    threads_get, inside, counted = recorder.threads.get, recorder.inside, recorder.calls.get
+    alive = sys.modules["threading"]._active
+    constant = name if isinstance(name, str) else ""
 
     def observed(*args: Any, **kwargs: Any) -> Any:
         if inside[0] or compiling():
             return function(*args, **kwargs)
+        if inside[0] is None or len(alive) != 1 or (is_open and len(args) + len(kwargs) > 1):
+            return noted(args, kwargs)
+        calls = counted(constant or args[0].__class__.__name__)
+        if calls is None or not calls.left:
+            return noted(args, kwargs)
+        calls.left = calls.file[calls.byte] = calls.left - 1
+        inside[0] = None if is_open else True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            inside[0] = False
+
+    def noted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = threads_get(get_ident()) or recorder.thread()
         if thread.state is not None and (is_open or thread.state is not True):
             return function(*args, **kwargs)
-        key = name(args)
+        key = name(args) if callable(name) else name or args[0].__class__.__name__
         calls = thread.calls.get(key)
         if calls is None:
             calls = thread.calls[key] = Calls(recorder.phase(kind, key))
