@@ -33,7 +33,8 @@ from frameworktax.store.shards import FIRST
 from frameworktax.sweep import ray as ray_module
 from frameworktax.sweep import run
 from frameworktax.sweep.executor import Done, Job, Platform, lost, open_executor
-from frameworktax.sweep.ray import News, NodeHost, RayExecutor, shipped
+from frameworktax.sweep.grid import shipped
+from frameworktax.sweep.ray import News, NodeHost, RayExecutor
 from frameworktax.sweep.study import load
 
 HOUR_S = 3600.0
@@ -74,6 +75,7 @@ def shard(session=SESSION, of=None) -> bytes:
 
 
 def news(data=b"", done=None, session=SESSION, notes=()) -> News:
+    data = data.removeprefix(FIRST + b"\n")  # it is not asked for
     return News(session=session if data else "", data=data, notes=notes, done=done)
 
 
@@ -133,10 +135,10 @@ class Ray(SimpleNamespace):
         assert command == ("sweep",) and "torch" in wanted
         return Host(self, given["scheduling_strategy"][0])
 
-    def wait(self, promises, timeout):
+    def wait(self, promises, timeout, num_returns=1):
         assert promises
         kept = [p for p in promises if p[1] == "stop" or self.script.get(p[0])]
-        return kept[:1], promises
+        return kept[:num_returns], promises
 
     def get(self, promise, timeout):
         found = self.script[promise[0]].popleft()
@@ -177,7 +179,6 @@ class Listener(Reporter):
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_module, "NODES_EVERY_S", 0.0)
     monkeypatch.setattr(ray_module, "WAIT_S", 0.001)
     strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft))
     monkeypatch.setitem(sys.modules, "ray.util", SimpleNamespace())
@@ -188,7 +189,9 @@ def made(tmp_path, monkeypatch):
     def make(cluster, address=None):
         monkeypatch.setitem(sys.modules, "ray", cluster)
         listener = Listener()
-        return RayExecutor(tmp_path / "store", address, listener, ["sweep"]), listener
+        executor = RayExecutor(tmp_path / "store", address, listener, ["sweep"])
+        executor.platforms()  # as a sweep does before it submits
+        return executor, listener
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
@@ -273,7 +276,9 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     assert cluster.dropped == ["a"]
     again = "20260101T000001-b"
     cluster.script = {"a": deque([news(shard(again), end(), again)])}
-    executor.submit(job())  # the node is back: a new host is started on it
+    executor.submit(job())
+    assert executor.next_done(0.0005) is None  # it may be gone
+    executor.platforms()  # the node is back: a new host is started on it
     got = executor.next_done(HOUR_S)
     assert got.error is None
 
@@ -327,13 +332,14 @@ def test_one_job_at_a_time_on_a_host(made):
 def test_nodes_join_and_leave(made, monkeypatch):
     cluster = Ray([LEFT])
     executor, _ = made(cluster)
-    executor.platforms()
     executor.submit(job("r", "right"))
     assert executor.next_done(0.0005) is None and not cluster.asked
     cluster.alive.append(RIGHT)
+    executor.platforms()
     cluster.script = {"b": deque(WHOLE)}
     assert executor.next_done(HOUR_S).error is None
     cluster.alive = [LEFT]
+    executor.platforms()
     executor.submit(job("r2", "right"))
     assert executor.next_done(0.0005) is None  # it waits until the campaign takes it back
     assert executor.cancel("r2") and executor.next_done(HOUR_S) is None

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import models, runtimes
@@ -224,3 +225,34 @@ def code_of(planned: Iterable[Planned]) -> tuple[str, ...]:
             file = models.file_of(name)
             found[name if file is None else f"{name} ({file.resolve()})"] = None
     return tuple(found)
+
+
+def shipped(points: Iterable[Point]) -> dict[str, str]:
+    """Return the files of the user's own models among points, with their source.
+
+    A file goes alone: what it imports must be installed on the nodes, as must a model that is
+    named by its package. A folder, or an ONNX file, must be at one path on all of them.
+
+    Raises:
+        UsageError: a file cannot be read, or it has no place on a node.
+    """
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(point.workload.model for point in points):
+        prefix, _, data = name.partition(":")
+        if prefix in ("onnx", "hf") and not Path(data).is_absolute() and Path(data).exists():
+            raise UsageError(
+                f"{name} is not sent to the nodes; put it at one path on all of them and here, and "
+                f"name that from the root: {prefix}:/path/to/{Path(data).name}"
+            )
+        where = models.file_of(name)
+        if where is None:
+            continue
+        if where.is_absolute() or ".." in where.parts:
+            raise UsageError(
+                f"{where} cannot be sent to a node; go to its folder and name it from there"
+            )
+        try:
+            found[str(where)] = where.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read {where} to send it to a node: {error}") from error
+    return found

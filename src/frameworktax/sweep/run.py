@@ -29,6 +29,7 @@ from frameworktax.sweep.executor import (
     shard_of,
     write_ends,
 )
+from frameworktax.sweep.grid import shipped
 from frameworktax.sweep.plan import SweepPlan, plan, resumed, scan
 from frameworktax.sweep.schedule import Group, Queue, Retries
 from frameworktax.sweep.status import PointStatus, find_statuses
@@ -106,8 +107,6 @@ def sweep(
         loaded = load(study, overrides, platforms=platforms, allow_code=allow_code)
         is_here = engine == "local"
         if not is_here:
-            from frameworktax.sweep.ray import shipped
-
             shipped(loaded.points)  # what has no place on a node is refused before anything runs
         for reference in loaded.code:
             reporter.say(f"runs code of yours: {reference}")
