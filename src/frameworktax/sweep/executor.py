@@ -34,7 +34,6 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.template import Templates
 from frameworktax.records import Outcome, Point, Subject
-from frameworktax.store.write import PLAIN, SUFFIX
 
 EXECUTORS = ("local", "ray", "ray://HOST:PORT")
 LATE = 2.0
@@ -228,8 +227,3 @@ def write_ends(writer: store.Writer, points: Iterable[Point], error: Frameworkta
         writer.write(
             Outcome(session=session, point=point.key(), process=0, status=status, reason=str(error))
         )
-
-
-def shard_of(folder: Path, session: str) -> Path:
-    """Return the shard of a session; a text that is no identity leads nowhere."""
-    return folder / f"{session if PLAIN.fullmatch(session) else 'none'}{SUFFIX}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from frameworktax import store
 from frameworktax.api import DEFAULT_STORE, Results, document, no_collection
@@ -20,15 +21,7 @@ from frameworktax.measure.recorder import open_shard
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
 from frameworktax.store.read import point_key
-from frameworktax.sweep.executor import (
-    Done,
-    Executor,
-    Job,
-    Platform,
-    open_executor,
-    shard_of,
-    write_ends,
-)
+from frameworktax.sweep.executor import Done, Executor, Job, Platform, open_executor, write_ends
 from frameworktax.sweep.grid import shipped
 from frameworktax.sweep.plan import SweepPlan, plan, resumed, scan
 from frameworktax.sweep.schedule import Group, Queue, Retries
@@ -115,13 +108,6 @@ def sweep(
             return Sweep(loaded, folder, executor, reporter, command, resume=resume).run()
 
 
-class Submitted(NamedTuple):
-    """What a job that the executor has was made from, and the host it is for."""
-
-    group: Group
-    host: str
-
-
 @dataclass(eq=False)
 class Sweep:
     """One run over a study: submits jobs as nodes are free, and again what failed by chance."""
@@ -135,7 +121,7 @@ class Sweep:
     clock: Clock = REAL
     _away_ns: dict[str, int] = field(default_factory=dict)
     """Label without a node → since when."""
-    _jobs: dict[str, Submitted] = field(default_factory=dict)
+    _jobs: dict[str, Group] = field(default_factory=dict)
     """What the executor has, by name."""
     _ended: set[str] = field(default_factory=set)
     _took_s: float = 0.0
@@ -160,11 +146,10 @@ class Sweep:
         self.reporter.counts(Counter(self._words.values()))
         queue = Queue(first.groups)
         self._measure(queue, Retries(queue, first.statuses, self._settings.attempts))
-        has_records = any(self.folder.glob("*.jsonl"))
+        attempts, has_records = self._settings.attempts, any(self.folder.glob("*.jsonl"))
         with no_collection():
             records, notes = store.read(self.folder) if has_records else ([], [])
             counted = [r for r in records if self.resume or r.session in self._sessions]
-            attempts = self._settings.attempts
             statuses = find_statuses(first.statuses, counted, attempts, self._sessions)
             asked = [point for point, one in statuses.items() if one.status != "unavailable"]
             results = self._results(records, notes, asked)
@@ -176,36 +161,31 @@ class Sweep:
 
     def _measure(self, queue: Queue, retries: Retries) -> None:
         """Keep every node at work until nothing waits, or time is over."""
-        budget_s = self._settings.time_budget
+        budget_s = self._settings.time_budget or float("inf")
+        spent = f"the time budget of {budget_s:.0f} s was spent; run the same command again"
         while queue or self._jobs:
-            spent_s = (self.clock.wall_ns() - self._begin_ns) / 1e9
-            left_s = None if budget_s is None else budget_s - spent_s
-            if left_s is not None and left_s < LEAST_S:
-                reason = (
-                    f"the time budget of {budget_s:.0f} s was spent; run the same command again"
-                )
-                self._leave_out(queue, {*queue.labels(), *self._labels()}, reason)
+            left_s = budget_s - (self.clock.wall_ns() - self._begin_ns) / 1e9
+            if left_s < LEAST_S:
+                self._leave_out(queue, self._labels(queue), spent)
             else:
                 platforms = {one.label: one for one in self.executor.platforms()}
                 self._leave_out_gone(queue, platforms)
                 self._submit(queue, platforms, left_s)
             if self._jobs:
-                ended = self._next_done()
-                if ended is not None:
-                    self._take(*ended, retries)
+                self._listen(retries)
             elif queue:
                 self.clock.sleep(PATIENCE_S)
 
     # --- nodes --------------------------------------------------------------------------------
 
-    def _labels(self) -> set[str]:
-        """Return the platforms that have jobs."""
-        return {one.group.platform for one in self._jobs.values()}
+    def _labels(self, queue: Queue) -> set[str]:
+        """Return the platforms that groups or jobs are for."""
+        return {*queue.labels(), *(group.platform for group in self._jobs.values())}
 
     def _leave_out_gone(self, queue: Queue, platforms: Mapping[str, Platform]) -> None:
         """Leave out what waits for nodes that do not come back."""
         now_ns = self.clock.wall_ns()
-        for label in sorted({*queue.labels(), *self._labels()}):
+        for label in sorted(self._labels(queue)):
             if label in platforms and platforms[label].slots > 0:
                 self._away_ns.pop(label, None)
                 continue
@@ -222,8 +202,8 @@ class Sweep:
 
     def _leave_out(self, queue: Queue, labels: Collection[str], reason: str) -> None:
         """Write why what waits for platforms is not measured; of what failed it is written."""
-        begun = [name for name, one in self._jobs.items() if one.group.platform in labels]
-        recalled = [self._jobs.pop(name).group for name in begun if self.executor.cancel(name)]
+        begun = [name for name, group in self._jobs.items() if group.platform in labels]
+        recalled = [self._jobs.pop(name) for name in begun if self.executor.cancel(name)]
         waiting = [group for group in (*queue.drain(labels), *recalled) if not group.failed]
         points = [point for group in waiting for point in group.points]
         if points:
@@ -233,16 +213,15 @@ class Sweep:
 
     # --- jobs ---------------------------------------------------------------------------------
 
-    def _submit(
-        self, queue: Queue, platforms: Mapping[str, Platform], left_s: float | None
-    ) -> None:
+    def _submit(self, queue: Queue, platforms: Mapping[str, Platform], left_s: float) -> None:
         """Give every free node the first group that waits for it.
 
         Each gets its share of the time left by its estimate; what one does not use goes to those
         after it.
         """
         while True:
-            busy = Counter(one.host for one in self._jobs.values())
+            labels = [group.platform for group in self._jobs.values()]
+            busy = Counter(platforms[label].host for label in labels if label in platforms)
             free = [label for label, one in platforms.items() if busy[one.host] < one.slots]
             group = queue.take(free)
             if group is None:
@@ -251,10 +230,8 @@ class Sweep:
             mates = [label for label, one in platforms.items() if one.host == platform.host]
             expected_s = (queue.waiting_s(mates) + group.estimate_s) / platform.slots
             slower = self._took_s / self._estimated_s if self._estimated_s else 1.0
-            shown_s = slower * expected_s
-            if left_s is not None:
-                shown_s = min(left_s, shown_s)  # it ends with the budget
             number = queue.total - len(queue)
+            shown_s = min(left_s, slower * expected_s)
             self.reporter.session(number, queue.total, group.name, shown_s)
             session = Plan(
                 points=group.points,
@@ -267,13 +244,11 @@ class Sweep:
                 twin=self._settings.twin,
             )
             job = Job(name=f"{number} {group.name}", platform=group.platform, plan=session)
-            self._jobs[job.name] = Submitted(group, platform.host)
+            self._jobs[job.name] = group
             self.executor.submit(job)
 
-    def _next_done(self) -> tuple[Group, Done] | None:
-        """Return a job that has ended, None where none did for ``PATIENCE_S``.
-
-        A job that ended before, or is none of this sweep's, is not counted again.
+    def _listen(self, retries: Retries) -> None:
+        """Wait ``PATIENCE_S`` for the end of a job; one that has ended before counts once.
 
         Raises:
             StoreError: the executor has no job any more, and this side has.
@@ -283,30 +258,27 @@ class Sweep:
         if done is None:
             if self.clock.wall_ns() - begin_ns < PATIENCE_S / 2 * 1e9:
                 raise StoreError("the executor lost a job; run the same command again")
-            return None
-        name = done.job.name
-        if name not in self._jobs:
-            kind = "duplicate" if name in self._ended else "unknown"
-            self.reporter.say(f"{name}: {kind} result ignored")
-            return None
-        group = self._jobs.pop(name).group
-        self._ended.add(name)
-        if not isinstance(done.error, WorkerError):
-            self._took_s += done.wall_ns / 1e9
-            self._estimated_s += group.estimate_s
-        return group, done
+        elif group := self._jobs.pop(done.job.name, None):
+            self._ended.add(done.job.name)
+            self._take(group, done, retries)
+        else:
+            kind = "duplicate" if done.job.name in self._ended else "unknown"
+            self.reporter.say(f"{done.job.name}: {kind} result ignored")
 
     def _take(self, group: Group, done: Done, retries: Retries) -> None:
         """Read what a job has written, and decide what of it is run again."""
         self._sessions.add(done.session)
-        written, attempts = scan(shard_of(self.folder, done.session)), self._settings.attempts
-        statuses = find_statuses(group.points, written, attempts, self._sessions)
+        written = scan(self.folder / f"{done.session}.jsonl")
+        statuses = find_statuses(group.points, written, self._settings.attempts, self._sessions)
         # what a session left open stays as it was
         ended = {point: known.word for point, known in statuses.items() if known.word != "open"}
         self._words |= ended
         self.reporter.counts(Counter(self._words.values()))
         self.reporter.ended()
         is_lost = isinstance(done.error, WorkerError)
+        if not is_lost:
+            self._took_s += done.wall_ns / 1e9
+            self._estimated_s += group.estimate_s
         blamed, what_next = retries.after(group, statuses, lost=is_lost)
         if done.error is not None:
             said = f"{done.job.name}: {done.error}"
@@ -340,8 +312,8 @@ class Sweep:
         return Results(replace(run, notes=run.notes + tuple(notes)), self.folder)
 
 
-def _budget_s(estimate_s: float, expected_s: float, left_s: float | None) -> float:
+def _budget_s(estimate_s: float, expected_s: float, left_s: float) -> float:
     """Return the time a session may take: its share of what is left, or ample time."""
-    if left_s is None:
+    if math.isinf(left_s):
         return max(UNHURRIED_S, UNHURRIED * estimate_s)
     return min(left_s, max(LEAST_S, left_s * estimate_s / expected_s))
