@@ -26,8 +26,9 @@ from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
 from frameworktax.sweep.executor import Done, Job, LocalExecutor
+from frameworktax.sweep.node import SET_BY_RAY, NodeHost, versions
 from frameworktax.sweep.plan import plan, scan
-from frameworktax.sweep.ray import SET_BY_RAY, NodeHost, RayExecutor, versions
+from frameworktax.sweep.ray import RayExecutor
 from frameworktax.sweep.study import load
 
 TIMINGS = {

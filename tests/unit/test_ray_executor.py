@@ -34,7 +34,8 @@ from frameworktax.sweep import ray as ray_module
 from frameworktax.sweep import run
 from frameworktax.sweep.executor import Done, Job, Platform, lost, open_executor
 from frameworktax.sweep.grid import shipped
-from frameworktax.sweep.ray import News, NodeHost, RayExecutor
+from frameworktax.sweep.node import News, NodeHost
+from frameworktax.sweep.ray import RayExecutor
 from frameworktax.sweep.study import load
 
 HOUR_S = 3600.0
