@@ -37,6 +37,7 @@ TIMINGS = {
     "measuring_ns", "calls_ns",
     "peak_memory_bytes", "warmup_calls", "started", "environment", "session", "notes", "samples",
     "detail", "top", "calls", "off_cpu_ns", "queued_ns", "lost", "artifact_bytes", "period_ns",
+    "page_faults",
 }  # fmt: skip
 """What two sessions may differ in."""
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'frameworktax[ray]'")

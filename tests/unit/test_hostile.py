@@ -256,15 +256,15 @@ def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path):
 def test_a_long_line_of_a_study_is_looked_at_once():
     """Spaces inside a bracket took 40 s: the time must not grow with their number squared."""
     text = STUDY + '[study.x]\nd = """\n[' + " " * 200_000 + '\n"""\n'
-    assert study.Source("s", text).line(["grid", "models"]) == 4
+    assert study.Source("s", text).where(["grid", "models"]) == "s line 4: grid.models"
 
 
 def test_headers_are_found_however_they_are_spaced():
     text = '[ study ]\nname = "s"\n\n[[ exclude ]] # one\nlength = 1\n[\tgrid . set ]\nx = 2\n'
     found = study.Source("s", text)
-    assert found.line(["study", "name"]) == 2
-    assert found.line(["grid", "set"]) == 6
-    assert found.line(["grid", "set", "x"]) == 7
+    assert found.where(["study", "name"]) == "s line 2: study.name"
+    assert found.where(["grid", "set"]) == "s line 6: grid.set"
+    assert found.where(["grid", "set", "x"]) == "s line 7: grid.set.x"
 
 
 @pytest.mark.parametrize(

@@ -292,13 +292,19 @@ def test_the_template_is_a_study_and_so_is_all_of_its_comments(study):
     assert study(keep).settings.attempts == 2
 
 
-def test_lines_are_found():
-    source = Source("s", STUDY)
-    assert source.line(("grid",)) == 6
-    assert source.line(("grid", "length")) == 10
-    assert source.line(("exclude", 1, "length")) == 25
-    assert source.line(("priority", 0, "value")) == 33
-    assert source.line(("exclude", 2)) is None
+@pytest.mark.parametrize(
+    ("location", "where"),
+    [
+        (("grid",), "s line 6: grid"),
+        (("grid", "length"), "s line 10: grid.length"),
+        (("exclude", 1, "length"), "s line 25: exclude.1.length"),
+        (("priority", 0, "value"), "s line 33: priority.0.value"),
+        (("exclude", 2), "s: exclude.2"),
+        ((), "s: the study"),
+    ],
+)
+def test_lines_are_found(location, where):
+    assert Source("s", STUDY).where(location) == where
 
 
 def test_a_study_of_many_tables_is_looked_through_once_for_its_lines(study, monkeypatch):

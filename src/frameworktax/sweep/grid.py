@@ -58,7 +58,7 @@ def expand(
         raise UsageError(f"{source.name} holds no point; write [grid] with models and runtimes")
     for number, exclude in enumerate(file.exclude):
         matches = layout.matching(exclude, ("exclude", number))
-        layout.cells = {key: row for key, row in layout.cells.items() if not matches(row[0])}
+        layout.cells = [row for row in layout.cells if not matches(row[0])]
     rules = [
         (layout.matching(rule, ("priority", number)), rule.value)
         for number, rule in enumerate(file.priority)
@@ -69,7 +69,7 @@ def expand(
             where = source.where(("study", "together"))
             layout.notes.append(f"{where}: '{name}' is no model of this study")
     planned: dict[Point, Planned] = {}
-    for cell, location in layout.cells.values():
+    for cell, location in layout.cells:
         try:
             point = _point(cell, platforms)
         except UsageError as error:
@@ -90,19 +90,19 @@ class _Layout:
     """The cells of a study while its tables are applied, one after the other.
 
     Attributes:
-        cells: each once, with the table that it comes from.
+        cells: each with the table that it comes from.
         notes: on tables and axes that have no effect.
     """
 
     def __init__(self, source: Source, platforms: Mapping[str, str]) -> None:
-        self.cells: dict[tuple[Any, ...], tuple[Cell, Location]] = {}
+        self.cells: list[tuple[Cell, Location]] = []
         self.notes: list[str] = []
         self._source = source
         self._known = {"runtimes": [*runtimes.names(), "all"], "platform": list(platforms)}
 
     def models(self) -> set[str]:
         """Return the models of all cells."""
-        return {cell["models"] for cell, _ in self.cells.values()}
+        return {cell["models"] for cell, _ in self.cells}
 
     def add(self, table: Axes, location: Location, batches: tuple[int, ...]) -> None:
         """Add the product of a table's axes, with these batches where it names none."""
@@ -126,7 +126,7 @@ class _Layout:
             cell = _fitting(dict(zip(axes, values, strict=True)))
             for axis in cell:
                 idle.pop(axis, None)
-            self.cells.setdefault(tuple(sorted(cell.items())), (cell, location))
+            self.cells.append((cell, location))
         for axis in idle:
             where = self._source.where((*location, axis))
             self.notes.append(f"{where} has no effect on these models")
@@ -147,7 +147,7 @@ class _Layout:
         def matches(cell: Cell) -> bool:
             return all(cell.get(axis) in values for axis, values in axes.items())
 
-        if not any(matches(cell) for cell, _ in self.cells.values()):
+        if not any(matches(cell) for cell, _ in self.cells):
             known = self.models()
             unknown = [name for name in table.models or () if name not in known]
             hint = "".join(f": no '{name}' is in it{nearest(name, known)}" for name in unknown[:1])

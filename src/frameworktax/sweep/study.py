@@ -11,6 +11,7 @@ quotes and brackets make a list.
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 import tomllib
 from collections import Counter
@@ -83,14 +84,9 @@ class Source:
         for path, typed in self.typed.items():
             if dotted == path or dotted.startswith(path + "."):
                 return f"'{typed}'"
-        line = self.line(location)
-        shown = dotted or "the study"
-        return f"{self.name} line {line}: {shown}" if line else f"{self.name}: {shown}"
-
-    def line(self, location: Location) -> int | None:
-        """Return the line that a path points at, from 1, None if it has none."""
         paths = (tuple(location[:depth]) for depth in range(len(location), 0, -1))
-        return next((self._lines[path] for path in paths if path in self._lines), None)
+        line = next((f" line {self._lines[path]}" for path in paths if path in self._lines), "")
+        return f"{self.name}{line}: {dotted or 'the study'}"
 
     @cached_property
     def _lines(self) -> Mapping[tuple[str | int, ...], int]:
@@ -180,13 +176,6 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
         elif holder.pop(name, None) is None:
             raise UsageError(f"'{word}': the study has no {key}")
     return typed
-
-
-def typed_words(overrides: Sequence[str]) -> set[str]:
-    """Return the texts among the values of overrides: what the user named, and no file did."""
-    values = [value_of(word.partition("=")[2]) for word in overrides]
-    listed = (value if isinstance(value, list) else [value] for value in values)
-    return {one for value in listed for one in value if isinstance(one, str)}
 
 
 def value_of(text: str) -> Any:
@@ -294,12 +283,8 @@ class Axes(_Table):
 
     def given(self) -> dict[str, tuple[Any, ...]]:
         """Return the axes that were written, by name."""
-        written = {name: getattr(self, name) for name in Axes.model_fields}
-        return {
-            name: value if isinstance(value, tuple) else (value,)
-            for name, value in written.items()
-            if value is not None
-        }
+        axes = self.model_dump(include=set(Axes.model_fields), exclude_none=True)
+        return {name: v if isinstance(v, tuple) else (v,) for name, v in axes.items()}
 
 
 class Priority(Axes):
@@ -380,8 +365,9 @@ def load(
         raise UsageError(_first_error(text, error)) from error
     planned, notes = expand(file, text, platforms)
     code = code_of(planned)
-    typed = typed_words(overrides)
-    foreign = code_of(one for one in planned if one.point.workload.model not in typed)
+    typed = [value_of(word.partition("=")[2]) for word in overrides]
+    named = [*typed, *itertools.chain(*(value for value in typed if isinstance(value, list)))]
+    foreign = code_of(one for one in planned if one.point.workload.model not in named)
     if foreign and not allow_code:
         raise UsageError(
             f"{text.name} would run code of yours: {'; '.join(foreign)}; "
@@ -397,8 +383,9 @@ def _first_error(text: Source, error: ValidationError) -> str:
     location, given = first["loc"], first.get("input")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
-        known = _allowed(location[:-1])
-        name = str(location[-1])
+        tables: dict[Any, type[BaseModel]] = {"study": Settings, "priority": Priority}
+        table = StudyFile if len(location) == 1 else tables.get(location[0], Axes)
+        known, name = list(table.model_fields), str(location[-1])
         hint = nearest(name, known) or ";"
         if len(location) == 1 and name in Axes.model_fields:
             hint = f", did you mean 'grid.{name}'?"
@@ -408,10 +395,3 @@ def _first_error(text: Source, error: ValidationError) -> str:
     if isinstance(given, bool | int | float | str) and repr(given) not in message:
         message += f", not {given!r}"
     return f"{text.where(location)}: {message}{more}"
-
-
-def _allowed(location: Location) -> list[str]:
-    """Return the keys that a table of a study may have."""
-    named: dict[str, type[BaseModel]] = {"study": Settings, "priority": Priority}
-    table = named.get(str(location[0]), Axes) if location else StudyFile
-    return list(table.model_fields)
