@@ -186,9 +186,7 @@ def status_text(one: PointStatus) -> str:
     """Return the status of a point, with the reason."""
     if one.status == "open" and one.cut_off:
         return "open (cut off half-way)"
-    if one.status in ("given-up", "unavailable") or (one.status == "open" and one.reason):
-        return f"{STATUSES[one.status]}: {one.reason}"
-    return STATUSES[one.status]
+    return f"{STATUSES[one.status]}: {one.reason}" if one.reason else STATUSES[one.status]
 
 
 def forecast(plan: SweepPlan) -> list[str]:
