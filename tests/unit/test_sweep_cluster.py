@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cluster import DriverKilled, Faults, SimulatedCluster, Truth, faults_of
 
-from frameworktax.errors import StoreError
+from frameworktax.errors import NothingMeasuredError, StoreError
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Outcome, Point, Workload, device_of
@@ -246,6 +246,32 @@ class Scripted:
 
     def cancel(self, name):
         return False
+
+
+def test_a_node_that_joins_takes_one_session(tmp_path):
+    clock, hosts, running, counts = FakeClock(), ["a"], [], []
+
+    class Growing(Scripted):
+        def platforms(self):
+            host = "+".join(hosts)
+            return [Platform(label="local", device="cpu", host=host, slots=len(hosts))]
+
+        def submit(self, job):
+            running.append(job)
+
+        def next_done(self, wait_s):
+            counts.append(len(running))
+            clock.sleep(wait_s)
+            if len(hosts) == 1:
+                hosts.append("b")
+                return None
+            return Done(job=running.pop(0), session="", wall_ns=10**9)
+
+    models = ["mlp", "lstm", "gpt2", "bert-tiny"]
+    data = {"grid": {"models": models, "runtimes": ["eager"], "batch": [1]}}
+    with pytest.raises(NothingMeasuredError):
+        sweep(load(data), tmp_path, Growing([]), clock).run()
+    assert counts == [1, 2, 2, 2, 1]
 
 
 def test_an_unknown_end_is_ignored_and_a_job_without_one_is_an_error(tmp_path):
