@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,24 +44,14 @@ class SweepPlan:
         statuses: of each point.
         groups: what is to be measured, session by session.
         known: number of open points whose estimate rests on the store.
-        platforms: where it will be measured, by label.
+        whole_s: how long it will take without a time budget, nodes of a platform side by side.
     """
 
     study: Study
     statuses: Mapping[Point, PointStatus]
     groups: tuple[Group, ...]
     known: int
-    platforms: Mapping[str, Platform]
-
-    @property
-    def whole_s(self) -> float:
-        """How long it will take without a time budget, nodes of a platform side by side."""
-        hosts: dict[str, float] = {}
-        for group in self.groups:
-            platform = self.platforms.get(group.platform, Platform(label="", device=""))
-            took_s = group.estimate_s / max(1, platform.slots)  # without a node now: one comes
-            hosts[platform.host] = hosts.get(platform.host, 0.0) + took_s
-        return max(hosts.values(), default=0.0)
+    whole_s: float
 
     def as_data(self) -> dict[str, Any]:
         """Return the plan as the document of a dry run."""
@@ -129,21 +119,25 @@ def plan(
 
     statuses = find_statuses(study.points, noted(), settings.attempts)
     todo = [one for one in study.planned if statuses[one.point].status == "open"]
+    found = groups(
+        todo,
+        estimator,
+        processes=settings.processes,
+        together=settings.together,
+        memory_bytes=MEMORY_SHARE * host.memory_available_bytes(),
+        platforms=platforms,
+    )
+    by_label = {platform.label: platform for platform in platforms}
+    hosts_s: dict[str, float] = defaultdict(float)
+    for group in found:
+        platform = by_label.get(group.platform, Platform(label="", device=""))
+        hosts_s[platform.host] += group.estimate_s / max(1, platform.slots)  # 0 now: one comes
     return SweepPlan(
         study=study,
         statuses=statuses,
-        groups=tuple(
-            groups(
-                todo,
-                estimator,
-                processes=settings.processes,
-                together=settings.together,
-                memory_bytes=MEMORY_SHARE * host.memory_available_bytes(),
-                platforms=platforms,
-            )
-        ),
+        groups=tuple(found),
         known=sum(estimator.knows(one.point) for one in todo),
-        platforms={platform.label: platform for platform in platforms},
+        whole_s=max(hosts_s.values(), default=0.0),
     )
 
 
