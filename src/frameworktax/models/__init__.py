@@ -14,18 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from frameworktax.errors import UsageError, UserModelError, flat, nearest
-from frameworktax.models.base import SEED
+from frameworktax.models.base import SEED, Model
 from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, unmasked
 from frameworktax.models.libraries import libraries_in, not_installed
 from frameworktax.models.onnx_file import check as check_file
 from frameworktax.models.torchvision_operators import declare
-
-if TYPE_CHECKING:
-    from frameworktax.models.base import Model
-    from frameworktax.records import Workload
+from frameworktax.records import Workload
 
 GROUP = "frameworktax.models"
 PLUGIN = "other"

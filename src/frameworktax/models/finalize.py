@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from frameworktax.errors import UsageError
 from frameworktax.models import ragged
 from frameworktax.models.base import Decoding, Inputs, Model
-
-if TYPE_CHECKING:
-    from frameworktax.records import Workload
-
+from frameworktax.records import Workload
 
 NO_IMAGES = "--channels-last is for models that take images; leave it out"
 

@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from frameworktax import host
 from frameworktax.errors import UsageError, flat, nearest
@@ -37,9 +37,7 @@ from frameworktax.models.base import (
     wide,
 )
 from frameworktax.models.finalize import no_generation
-
-if TYPE_CHECKING:
-    from frameworktax.records import Workload
+from frameworktax.records import Workload
 
 TWIN_LENGTH = 8
 """Tokens of a twin: what the framework costs does not grow with the length, kernels do."""

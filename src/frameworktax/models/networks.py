@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,9 +14,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from frameworktax.models import BUILT_IN, image_size_of, length_of
 from frameworktax.models.base import Model, deep, integers, model_of, normal, wide
-
-if TYPE_CHECKING:
-    from frameworktax.records import Workload
+from frameworktax.records import Workload
 
 SIDE, TWIN_SIDE = 32, 4
 """Pixels a side of what the convolutions see, and of what those of the twin see."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from frameworktax.errors import UsageError, flat
 from frameworktax.models.base import DEFAULT_IMAGE_SIZE, DEFAULT_LENGTH, SEED, Inputs, Model
-
-if TYPE_CHECKING:
-    from frameworktax.records import Workload
+from frameworktax.records import Workload
 
 EXPORT = "export it again"
 WEIGHTS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8")

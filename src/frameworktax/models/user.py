@@ -24,16 +24,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from frameworktax.errors import UsageError, UserModelError, nearest, one_line
 from frameworktax.models import file_of, torchvision_operators
 from frameworktax.models.base import Inputs, Model
 from frameworktax.models.finalize import finalize
 from frameworktax.models.libraries import begun
-
-if TYPE_CHECKING:
-    from frameworktax.records import Workload
+from frameworktax.records import Workload
 
 BEGINS_OTHERS = "begins-others"
 """Note on a model whose file starts something when it is imported."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,9 +24,7 @@ from frameworktax.errors import UsageError, flat, nearest
 from frameworktax.models import BUILT_IN, image_size_of
 from frameworktax.models.base import SEED, Model, calibrate, deep, drawn, model_of, normal, wide
 from frameworktax.models.hugging_face import COMMON, make, scaled
-
-if TYPE_CHECKING:
-    from frameworktax.records import Workload
+from frameworktax.records import Workload
 
 CLASSES = 1000
 LEAST_BATCH, MOST_BATCH = 4, 32

@@ -11,16 +11,14 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from frameworktax import host
 from frameworktax.errors import Fault, WorkerError, is_out_of_memory
+from frameworktax.models.base import Model
 from frameworktax.models.generate import Replayed
 from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.torch_common import TorchLoaded, TorchRuntime, configure, given
-
-if TYPE_CHECKING:
-    from frameworktax.models.base import Model
 
 WARM_CALLS = 3
 """Calls before capture, on a side stream: libraries set themselves up, which no graph may hold."""

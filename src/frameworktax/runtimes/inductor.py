@@ -8,10 +8,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.host.machine import missing_compiler
+from frameworktax.models.base import Model
 from frameworktax.models.generate import Loop
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import ArtifactRuntime, Export, TorchArtifactLoaded
@@ -23,9 +24,6 @@ from frameworktax.runtimes.torch_common import (
     given,
     use_directory,
 )
-
-if TYPE_CHECKING:
-    from frameworktax.models.base import Model
 
 MAX_BATCHES = 64
 """Compilations of one module before Dynamo gives up and runs it eagerly; its default is 8.

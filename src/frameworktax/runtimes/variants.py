@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from frameworktax.errors import WorkerError
+from frameworktax.models.base import Model
 from frameworktax.models.finalize import is_image
 from frameworktax.runtimes.base import Target
-
-if TYPE_CHECKING:
-    from frameworktax.models.base import Model
 
 AUTOGRAD, UNFUSED, MALLOC, JEMALLOC = "autograd", "unfused", "malloc", "jemalloc"
 NARROW, NHWC, GRAPH = "bfloat16", "nhwc", "graph"
