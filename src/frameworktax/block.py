@@ -107,16 +107,12 @@ class BlockTax:
             [[self.name, f"{self.calls:,}", latency, share, bar]],
             hint=", ".join(f"{label(name)} {duration(ns)}" for name, ns in lines),
         )
-        # By keyword, as it stands on the page alone: it is no code of a document.
-        reason = (
-            ()
-            if self.reason is None
-            else (Note(code="unavailable", text=f"tax unavailable: {self.reason}"),)
-        )
-        notes = (Note(note.code, note.text) for note in self.notes)
+        notes = [Note(note.code, note.text) for note in self.notes]
+        if self.reason is not None:  # by keyword: it is no code of a document
+            notes.insert(0, Note(code="unavailable", text=f"tax unavailable: {self.reason}"))
         places = where(self.layers)
         found = [place_table(self.name, places, folded=False)] if places else []
-        return blocks_html([shown, *found, Notes("", (*reason, *notes))])
+        return blocks_html([shown, *found, Notes("", tuple(notes))])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -247,7 +243,8 @@ class Block:
         if reason is None and latency is not None:
             found = [protocol.attribution(itemise(run)) for run in runs]
             if sum(sum(stretch.values()) for one in found for stretch in one.samples) >= LEAST:
-                bill = from_samples(latency, found, {}, lambda: _mean(plain))
+                mean = fmean(plain) if len(plain) > 1 else None
+                bill = from_samples(latency, found, {}, lambda: mean)
             reason = None if bill else "too short to be sampled; run it more often"
         if bill is None:
             return replace(known, reason=reason)
@@ -336,7 +333,3 @@ def _latency(plain: Sequence[int], sampled: Sequence[int]) -> Estimate | None:
     size = -(-len(values) // BATCHES)
     means = [fmean(values[i : i + size]) for i in range(0, len(values), size)]
     return mean_interval(means, "mean of runs in place")
-
-
-def _mean(plain: Sequence[int]) -> float | None:
-    return fmean(plain) if len(plain) > 1 else None

@@ -54,10 +54,10 @@ def test_a_provider_that_does_not_start_is_an_error_and_not_the_cpu(path):
     loaded = object.__new__(onnxruntime_cuda.OnnxCudaLoaded)
     loaded._target, loaded._option = Target(device="cuda:0"), ""
     loaded._artifact = SimpleNamespace(file=lambda batch: path, free_dimension=None)
-    loaded._stream, loaded._device_id, loaded._fallback = SimpleNamespace(cuda_stream=1), 0, {}
+    loaded._stream, loaded._device_id, loaded._notes = SimpleNamespace(cuda_stream=1), 0, []
     with pytest.raises(WorkerError, match="CUDAExecutionProvider"):
         loaded.session(1)
-    assert loaded._fallback == {}
+    assert loaded.notes() == []
 
 
 @pytest.fixture
@@ -93,7 +93,6 @@ def loaded(tmp_path, monkeypatch):
         place = ("cpu", 0)
 
         def start(self):
-            self._fallback = {}
             self._stream = SimpleNamespace(wait_stream=lambda other: waited.append("session"))
 
         def session(self, batch):

@@ -81,12 +81,9 @@ def _clock(found: Environment, root: Path) -> Iterator[Check]:
     yield _finding("turbo", not found.turbo, text, command, command)
     threads = found.threads_per_core
     command = "echo off | sudo tee /sys/devices/system/cpu/smt/control"
-    text = f"{threads} threads share a core"
-    if threads is None or threads < 2:
-        text = "one thread a core" if threads else "not visible"
-        yield Check("smt", "ok", text)
-    else:
-        yield _finding("smt", False, text, f"{command}, or keep the sibling idle", command)
+    text = "one thread a core" if threads == 1 else f"{threads} threads share a core"
+    remedy = f"{command}, or keep the sibling idle"
+    yield _finding("smt", (threads or 1) < 2, text if threads else "not visible", remedy, command)
 
 
 def _system(found: Environment, load: Load | None, root: Path) -> Iterator[Check]:

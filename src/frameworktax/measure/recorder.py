@@ -363,8 +363,8 @@ def padding_share(series: Series, point: Point, described: float | None) -> floa
     w = point.workload
     if w.input != "ragged":
         return None
-    if not series.runtime.computes_padding:
-        return 0.0
+    if series.runtime.paradigm == "sparse-input":
+        return 0.0  # padded tokens are not computed
     if described is not None or w.length is None or w.length_mean is None or w.length_sd is None:
         return described
     drawn = ragged.lengths(w.batch, w.length_mean, w.length_sd, w.length)

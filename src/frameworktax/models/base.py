@@ -264,13 +264,13 @@ def _drawn(path: str, example: Any, number: int, generator: torch.Generator) -> 
         return torch.full_like(example, (low, high, nearest)[number - 1])
     if not example.is_floating_point():
         found = torch.randint(int(low), int(high) + 1, example.shape, generator=generator)
-        return found.to(example.device, example.dtype)
-    if is_constant:
+    elif is_constant:
         found = torch.rand(example.shape, generator=generator) * (high - low) + low
-        return found.to(example.device, example.dtype)
-    wide = example.float()
-    found = torch.randn(example.shape, generator=generator).to(example.device)
-    return (found * wide.std() + wide.mean()).clamp(low, high).to(example.dtype)
+    else:
+        wide = example.float()
+        found = torch.randn(example.shape, generator=generator).to(example.device)
+        found = (found * wide.std() + wide.mean()).clamp(low, high)
+    return found.to(example.device, example.dtype)
 
 
 def _padded(mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -54,7 +54,8 @@ def build(name: str, workload: Workload) -> Model:
         # Broad on purpose, here and below: foreign code may raise anything, and all of it is shown;
         # a script that is imported ends the process, unless it looks at its __name__.
         except (Exception, SystemExit) as error:
-            raise UserModelError(f"{name} raised {_line(error, _file_of(function))}") from error
+            file = getattr(sys.modules.get(function.__module__), "__file__", None)
+            raise UserModelError(f"{name} raised {_line(error, file)}") from error
     module, example = _module_and_example(name, result)
     model = wrap(name, module, example, workload.batch_dim)
     counts = zip(("threads", "processes"), before, after, strict=True)
@@ -164,11 +165,6 @@ def _from_package(name: str, where: str) -> ModuleType:
                 f"no module {where} (for {name}); run from its folder, or write file.py:function"
             ) from error
         raise UserModelError(f"importing {where} raised {_line(error, None)}") from error
-
-
-def _file_of(function: Callable[[], Any]) -> str | None:
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    return getattr(module, "__file__", None)
 
 
 def _line(error: BaseException, file: str | None) -> str:

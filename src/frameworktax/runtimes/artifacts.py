@@ -272,6 +272,7 @@ class ArtifactLoaded(Loaded):
         self._artifact = artifact
         self._target = target
         self._option = option
+        self._notes = list(artifact.notes)
         self.start()
 
     def start(self) -> None:
@@ -286,9 +287,14 @@ class ArtifactLoaded(Loaded):
             for array in result
         ]
 
+    def note(self, code: str, text: str) -> None:
+        """Add a note to those of the export, once."""
+        if (code, text) not in self._notes:
+            self._notes.append((code, text))
+
     def notes(self) -> list[tuple[str, str]]:
-        """Return the notes of the export."""
-        return self._artifact.notes
+        """Return the notes of the export, and what was noted since."""
+        return self._notes
 
     def serve(self, batch: int | None) -> Serve:
         """Return a function from inputs in the artefact's order to outputs in the module's.

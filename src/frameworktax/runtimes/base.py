@@ -136,11 +136,6 @@ class Runtime(ABC):
     """What its breakdown can be broken down by: modules where they run one by one in Python,
     operators where functions that call kernels are known by name."""
 
-    @property
-    def computes_padding(self) -> bool:
-        """Whether it computes the padded tokens of ragged input."""
-        return self.paradigm != "sparse-input"
-
     def places_on(self, target: Target) -> tuple[By, ...]:
         """Return what the time of this runtime can be broken down by.
 

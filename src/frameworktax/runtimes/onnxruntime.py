@@ -66,7 +66,9 @@ def export_onnx(export: Export, *, static: bool = False) -> dict[int, str]:
         )
         program.save(str(file))
         if len(batches) > 1:
-            export.free_dimension = _symbol(program, export.batch_dims)
+            ports = zip(program.model.graph.inputs, export.batch_dims, strict=True)
+            symbols = [str(port.shape[dim].value) for port, dim in ports if dim is not None]
+            export.free_dimension = symbols[0] if symbols else None
 
     return export.save("onnx", write, static=static)
 
@@ -81,14 +83,6 @@ def _take(export: Export, path: Path) -> dict[int, str]:
         if dim is not None and sizes[name][dim].dim_param:
             export.free_dimension = sizes[name][dim].dim_param
     return dict.fromkeys(export.batches, str(path.resolve()))
-
-
-def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
-    """Return the exporter's name for the batch dimension."""
-    for value, dim in zip(program.model.graph.inputs, dims, strict=True):
-        if dim is not None:
-            return str(value.shape[dim].value)
-    return None
 
 
 def _export_fused(export: Export) -> dict[int, str]:
@@ -210,6 +204,10 @@ class OnnxLoaded(ArtifactLoaded):
 
     place: tuple[Any, ...] = ()
     """Where inputs and outputs are: the CPU, or device and number."""
+    run_options: Any = None
+    """Of every run; None for the defaults."""
+    trial_options: Any = None
+    """Of the run that gives the outputs' shapes."""
 
     def session(self, batch: int | None) -> Any:
         """Start the session for a batch size on the CPU; for None one that takes any.
@@ -259,15 +257,15 @@ class OnnxLoaded(ArtifactLoaded):
         outputs = [port.name for port in session.get_outputs()]
         for name in outputs:
             binding.bind_output(name, *self.place)
-        session.run_with_iobinding(binding, *self.trial_options())  # gives the outputs' shapes
+        session.run_with_iobinding(binding, self.trial_options)  # gives the outputs' shapes
         self.synchronize()
         values: list[Any] = binding.get_outputs()
         for name, value in zip(outputs, values, strict=True):
             binding.bind_ortvalue_output(name, value)
-        run, options = session.run_with_iobinding, self.run_options()
+        run, options = session.run_with_iobinding, self.run_options
 
         def call() -> list[Any]:
-            run(binding, *options)
+            run(binding, options)
             return values
 
         return call
@@ -307,14 +305,6 @@ class OnnxLoaded(ArtifactLoaded):
         for port, made in zip(session.get_outputs(), outputs, strict=True):
             binding.bind_ortvalue_output(port.name, of_array(made))
         return partial(session.run_with_iobinding, binding), inputs, outputs
-
-    def run_options(self) -> tuple[Any, ...]:
-        """Return the options of every run; none for the defaults."""
-        return ()
-
-    def trial_options(self) -> tuple[Any, ...]:
-        """Return the options of the run that gives the outputs' shapes."""
-        return self.run_options()
 
     def outputs(self, result: Any) -> list[np.ndarray]:
         """Return the bound outputs."""

@@ -52,7 +52,8 @@ class OnnxCudaLoaded(OnnxLoaded):
         import onnxruntime
         import torch
 
-        self._fallback: dict[str, None] = {}
+        arithmetic = f"cuDNN's convolutions are chosen by timing all of them; {NO_TF32}"
+        self.note("device-arithmetic", arithmetic)
         self._device_id = torch.device(self._target.device).index or 0
         self.place = ("cuda", self._device_id)
         torch.cuda.set_device(self._device_id)
@@ -60,6 +61,9 @@ class OnnxCudaLoaded(OnnxLoaded):
         self._stream = torch.cuda.Stream()
         if hasattr(onnxruntime, "preload_dlls"):  # 1.21 and later: finds CUDA beside torch
             onnxruntime.preload_dlls()
+        self.run_options = self.trial_options = onnxruntime.RunOptions()
+        # Otherwise each run waits for the device and nothing can be queued behind it.
+        self.run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def bind(self, batch: int) -> Call:
         """Return a run over bound inputs; torch's events and backlog queue up with the session."""
@@ -77,7 +81,7 @@ class OnnxCudaLoaded(OnnxLoaded):
         import numpy as np
         import torch
 
-        session, options, at = self.session(batch), self.run_options(), self._target.device
+        session, at = self.session(batch), self._target.device
         names = self._artifact.names
         taken = [(port.name, names.index(port.name)) for port in session.get_inputs()]
         outputs = [port.name for port in session.get_outputs()]
@@ -94,7 +98,7 @@ class OnnxCudaLoaded(OnnxLoaded):
             for i, name in enumerate(outputs):
                 binding.bind_output(name, *(self.place if into is None else memory(into[i])))
             self._stream.wait_stream(torch.cuda.current_stream(at))
-            session.run_with_iobinding(binding, *(() if into is None else options))
+            session.run_with_iobinding(binding, None if into is None else self.run_options)
             return binding
 
         def serve(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -124,7 +128,7 @@ class OnnxCudaLoaded(OnnxLoaded):
                 raise
             session = self._start(batch, may_fall_back=True)
             if self.provider in session.get_providers():
-                self._fallback[fallback_text(_assigned(session))] = None
+                self.note("cpu-fallback", fallback_text(_assigned(session)))
         if self.provider not in session.get_providers():
             why = f"{self.provider} did not start; do {self.libraries} fit this build?"
             raise WorkerError("failed", f"onnxruntime would run elsewhere: {why}")
@@ -146,21 +150,6 @@ class OnnxCudaLoaded(OnnxLoaded):
         stream = str(self._stream.cuda_stream)
         return {"device_id": str(self._device_id), "user_compute_stream": stream}
 
-    def run_options(self) -> tuple[Any, ...]:
-        """Return options of a run that comes back before it is done."""
-        import onnxruntime
-
-        options = onnxruntime.RunOptions()
-        # Otherwise each run waits for the device and nothing can be queued behind it.
-        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        return (options,)
-
-    def notes(self) -> list[tuple[str, str]]:
-        """Return what export had to say, what decides the arithmetic, and what runs on the CPU."""
-        arithmetic = f"cuDNN's convolutions are chosen by timing all of them; {NO_TF32}"
-        fallback = [("cpu-fallback", text) for text in self._fallback]
-        return [*super().notes(), ("device-arithmetic", arithmetic), *fallback]
-
 
 class OnnxCudaGraphLoaded(OnnxCudaLoaded):
     """Sessions that replay; every node must be on the device, or starting one raises.
@@ -174,17 +163,17 @@ class OnnxCudaGraphLoaded(OnnxCudaLoaded):
         ((name, settings),) = super().providers(batch)
         return [(name, settings | {"enable_cuda_graph": "1"})]
 
-    def trial_options(self) -> tuple[Any, ...]:
-        """Return options of a run that is not recorded.
+    def start(self) -> None:
+        """Have the trial run not recorded.
 
         A graph holds the addresses of its inputs and outputs, and the first run that may be
         recorded is; so it must come after the outputs have got their final place.
         """
         import onnxruntime
 
-        trial = onnxruntime.RunOptions()
-        trial.add_run_config_entry("gpu_graph_id", "-1")
-        return (trial,)
+        super().start()
+        self.trial_options = onnxruntime.RunOptions()
+        self.trial_options.add_run_config_entry("gpu_graph_id", "-1")
 
 
 class TensorRtLoaded(OnnxCudaLoaded):

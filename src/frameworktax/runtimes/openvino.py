@@ -41,7 +41,6 @@ class _Loaded(ArtifactLoaded):
 
         self._core = openvino.Core()
         self._models: dict[Path, Any] = {}
-        self._differs: list[tuple[str, str]] = []
 
     def compiled(self, batch: int | None) -> Any:
         """Compile the model that serves a batch size, with its sizes where there is one."""
@@ -63,13 +62,9 @@ class _Loaded(ArtifactLoaded):
         }
         compiled = self._core.compile_model(model, "CPU", settings)
         got = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-        note = ("precision-differs", f"OpenVINO computes in {got}, asked for {hint}")
-        if got != hint and note not in self._differs:
-            self._differs.append(note)
+        if got != hint:
+            self.note("precision-differs", f"OpenVINO computes in {got}, asked for {hint}")
         return compiled
-
-    def notes(self) -> list[tuple[str, str]]:
-        return super().notes() + self._differs
 
     def bind(self, batch: int) -> Call:
         import openvino

@@ -328,7 +328,7 @@ def _conversions(
         taken: whether the engine takes them.
     """
     if not given and not taken:
-        return _contiguous, _as
+        return _contiguous, lambda array, kind: array.astype(kind, copy=False)
     import torch
 
     def typed(tensor: Any, kind: Any) -> Any:
@@ -400,10 +400,6 @@ def _growing(run: Run, axes: Sequence[Axes], sizes: Sizes) -> Run:
 def _contiguous(array: Any) -> Any:
     """Return it, or a copy in C's order; numpy's own function makes a number into a row."""
     return np.asarray(array, order="C")
-
-
-def _as(array: Any, kind: np.dtype[Any]) -> Any:
-    return array if array.dtype == kind else array.astype(kind)
 
 
 def _on(device: str, tensor: Any) -> Any:
