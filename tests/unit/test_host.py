@@ -9,7 +9,7 @@ import os
 import pytest
 
 from frameworktax import host
-from frameworktax.host import doctor, inventory, machine
+from frameworktax.host import checks, doctor, inventory, machine
 from frameworktax.records import Environment
 
 GIB = 1024**3
@@ -50,7 +50,7 @@ def test_cpu_times_count_disk_waits_as_idle_and_guests_once(tree):
     assert machine.cpu_times(root) == {0: (25, 4, 145), 1: (0, 0, 50)}
 
 
-def test_foreign_load_leaves_out_our_own(tree):
+def test_foreign_load_leaves_out_our_own(tree, monkeypatch):
     root = tree(
         {"proc/stat": stat((0, 100, 0, 0, 900, 0, 0, 0, 0), (1, 0, 0, 0, 1000, 0, 0, 0, 0))}
     )
@@ -61,24 +61,28 @@ def test_foreign_load_leaves_out_our_own(tree):
         assert seconds == 0.5
         tree({"proc/stat": stat((0, 140, 0, 0, 950, 0, 0, 0, 10), (1, 0, 0, 0, 1100, 0, 0, 0, 0))})
 
-    load = machine.foreign_load(0.5, root, pass_time, lambda: next(own))
+    monkeypatch.setattr(machine.time, "sleep", pass_time)
+    monkeypatch.setattr(machine.time, "process_time", lambda: next(own))
+    load = machine.foreign_load(0.5, root)
     # 50 of 200 ticks were busy, 10 of them stolen; 0.2 s were ours.
     assert load.stolen == pytest.approx(10 / 200)
     assert load.foreign == pytest.approx((50 - 0.2 * hertz) / 200)
 
 
-def test_foreign_load_may_be_negative_and_may_be_unknown(tree, tmp_path):
+def test_foreign_load_may_be_negative_and_may_be_unknown(tree, tmp_path, monkeypatch):
     root = tree({"proc/stat": stat((0, 0, 0, 0, 0, 0, 0, 0, 0))})
-    own = iter([0.0, 1.0])
+    own = iter([0.0, 1.0, 1.0, 1.0])
 
     def idle(_):
         return tree({"proc/stat": stat((0, 0, 0, 0, 100, 0, 0, 0, 0))})
 
-    assert machine.foreign_load(1.0, root, idle, lambda: next(own)).foreign < 0
-    assert machine.foreign_load(0.0, tmp_path / "none", lambda _: None) is None
+    monkeypatch.setattr(machine.time, "sleep", idle)
+    monkeypatch.setattr(machine.time, "process_time", lambda: next(own))
+    assert machine.foreign_load(1.0, root).foreign < 0
+    assert machine.foreign_load(0.0, tmp_path / "none") is None
 
 
-def test_cpus_are_the_quietest_on_distinct_cores(tree):
+def test_cpus_are_the_quietest_on_distinct_cores(tree, monkeypatch):
     siblings = {0: "0,4", 1: "1,5", 2: "2,6", 3: "3,7", 4: "0,4", 5: "1,5", 6: "2,6", 7: "3,7"}
     files = {f"{CPU}/cpu{c}/topology/thread_siblings_list": s for c, s in siblings.items()}
     quiet = [(c, 0, 0, 0, 0, 0, 0, 0, 0) for c in range(8)]
@@ -90,7 +94,9 @@ def test_cpus_are_the_quietest_on_distinct_cores(tree):
 
     def pick(threads, usable=range(8)):
         tree({"proc/stat": stat(*quiet)})
-        return host.pick_cpus(threads, root, list(usable), 0.1, pass_time)
+        monkeypatch.setattr(machine, "usable_cpus", lambda: tuple(usable))
+        monkeypatch.setattr(machine.time, "sleep", pass_time)
+        return host.pick_cpus(threads, root)
 
     assert pick(1) == (3,)  # 0 is as quiet, but takes the interrupts
     assert pick(2) == (3, 4)  # core 0 through its other thread
@@ -281,13 +287,16 @@ QUIET = machine.Load(0.01, 0.0)
 
 
 def findings(root, refused=None, load=QUIET, which=str, processes=lambda: None, **changes):
-    found = dataclasses.replace(GOOD, **changes)
-    checks = doctor(refused, root, found=found, load=load, which=which, processes=processes)
-    return {check.code: check for check in checks}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "environment", lambda root: dataclasses.replace(GOOD, **changes))
+        patch.setattr(checks, "gpu_processes", processes)
+        patch.setattr(machine, "foreign_load", lambda *, root: load)
+        patch.setattr(machine.shutil, "which", which)
+        return {check.code: check for check in doctor(refused, root)}
 
 
 def test_a_good_machine_has_no_warning(tree, monkeypatch):
-    monkeypatch.setattr(machine, "missing_compiler", lambda which: None)  # with Python's headers
+    monkeypatch.setattr(machine, "missing_compiler", lambda: None)  # with Python's headers
     checks = findings(tree(MEMINFO)).values()
     assert {check.code for check in checks if check.status != "ok"} == set()
     assert {check.remedy for check in checks} == {""}

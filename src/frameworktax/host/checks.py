@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -120,12 +119,12 @@ def _sampler(found: Environment, refused: str | None, root: Path) -> Check:
     return Check("sampler", "missing", text, command, command)
 
 
-def _software(found: Environment, which: Callable[[str], str | None]) -> Iterator[Check]:
-    if lacking := machine.missing_compiler(which):
+def _software(found: Environment) -> Iterator[Check]:
+    if lacking := machine.missing_compiler():
         text = f"{lacking[0]}: inductor and aot-inductor cannot run"
         yield Check("compiler", "missing", text, lacking[1])
     else:
-        yield Check("compiler", "ok", machine.compiler(which) or "")
+        yield Check("compiler", "ok", machine.compiler() or "")
     for name, extra in EXTRAS.items():
         version = found.libraries.get(name)
         if name == "onnxruntime" and version is None:
@@ -137,7 +136,7 @@ def _software(found: Environment, which: Callable[[str], str | None]) -> Iterato
             yield Check(f"library-{name}", "missing", f"{name} is not installed", remedy, remedy)
 
 
-def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -> Iterator[Check]:
+def _gpus(found: Environment, root: Path) -> Iterator[Check]:
     """Yield how each device is, and what makes one not this process's alone, or far from it."""
     if not found.gpus:
         if not gpu_present(root):
@@ -164,8 +163,7 @@ def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -
         text = "an MPS server runs: processes share the device at the same time"
         command = "echo quit | nvidia-cuda-mps-control"
         yield _finding("gpu-mps", False, text, command, command)
-    others = processes()
-    if others:
+    if others := gpu_processes():
         text = f"{others} processes hold a device: their work is in every number"
         yield _finding("gpu-processes", False, text, "end them; nvidia-smi lists them")
     if "nvidia-ml-py" not in found.libraries:
@@ -185,34 +183,21 @@ def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -
         yield _finding("gpu", not unloads, text, command, command)
 
 
-def doctor(
-    refused: str | None,
-    root: Path = ROOT,
-    *,
-    found: Environment | None = None,
-    load: Load | None = None,
-    which: Callable[[str], str | None] = shutil.which,
-    processes: Callable[[], int | None] = gpu_processes,
-) -> list[Check]:
+def doctor(refused: str | None, root: Path = ROOT) -> list[Check]:
     """Return what speaks for and against measuring on this machine.
 
     Args:
         refused: why kernel time cannot be sampled, by ``attribution.probe``; None if it can.
         root: where ``/proc`` and ``/sys`` are looked for.
-        found: the machine, if it was looked at already.
-        load: the load by others, if it was measured already; otherwise it is now, in 0.2 s.
-        which: finds a command.
-        processes: counts those that hold a GPU.
     """
-    found = environment(root) if found is None else found
-    load = machine.foreign_load(root=root) if load is None else load
+    found, load = environment(root), machine.foreign_load(root=root)
     return [
         *_use(found, load),
         *_clock(found, root),
         *_system(found, load, root),
         _sampler(found, refused, root),
-        *_software(found, which),
-        *_gpus(found, root, processes),
+        *_software(found),
+        *_gpus(found, root),
     ]
 
 

@@ -10,11 +10,12 @@ import re
 import shutil
 import sysconfig
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/")
+PICK_S = 0.1
+"""Over which the quietest processors are found."""
 
 
 def read(root: Path, path: str) -> str | None:
@@ -78,16 +79,11 @@ class Load:
     stolen: float
 
 
-def foreign_load(
-    interval_s: float = 0.2,
-    root: Path = ROOT,
-    sleep: Callable[[float], None] = time.sleep,
-    own_cpu_s: Callable[[], float] = time.process_time,
-) -> Load | None:
+def foreign_load(interval_s: float = 0.2, root: Path = ROOT) -> Load | None:
     """Return the load by others while this process waits; None where ``/proc/stat`` is absent."""
-    before, own = cpu_times(root), own_cpu_s()
-    sleep(interval_s)
-    after, own = cpu_times(root), own_cpu_s() - own
+    before, own = cpu_times(root), time.process_time()
+    time.sleep(interval_s)
+    after, own = cpu_times(root), time.process_time() - own
     cpus = before.keys() & after.keys()
     busy, stolen, total = (sum(after[c][i] - before[c][i] for c in cpus) for i in range(3))
     if not total:
@@ -102,28 +98,21 @@ def siblings(cpu: int, root: Path = ROOT) -> tuple[int, ...]:
     return parse_cpu_list(text) if text else (cpu,)
 
 
-def pick_cpus(
-    threads: int,
-    root: Path = ROOT,
-    usable: Sequence[int] | None = None,
-    interval_s: float = 0.1,
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[int, ...]:
+def pick_cpus(threads: int, root: Path = ROOT) -> tuple[int, ...]:
     """Return processors for ``threads`` threads: the quietest, one on each core while cores last.
 
     Processor 0 comes last among equals, because most interrupts go there. Fewer than ``threads``
     are returned where the process may not use more.
     """
-    allowed = usable_cpus() if usable is None else tuple(usable)
     before = cpu_times(root)
-    sleep(interval_s)
+    time.sleep(PICK_S)
     after = cpu_times(root)
 
     def busy(cpu: int) -> int:
         return after.get(cpu, (0, 0, 0))[0] - before.get(cpu, (0, 0, 0))[0]
 
     ranked = sorted(
-        allowed, key=lambda c: (sum(busy(s) for s in siblings(c, root)), busy(c), c == 0, c)
+        usable_cpus(), key=lambda c: (sum(busy(s) for s in siblings(c, root)), busy(c), c == 0, c)
     )
     first: list[int] = []
     second: list[int] = []
@@ -225,15 +214,15 @@ def memory_available_bytes(root: Path = ROOT) -> int:
     return free if group is None else min(free, group[1])
 
 
-def compiler(which: Callable[[str], str | None] = shutil.which) -> str | None:
+def compiler() -> str | None:
     """Return the C++ compiler that Inductor is given: ``$CXX``, g++ or clang++, the first found."""
     names = (os.environ.get("CXX"), "g++", "clang++")
-    return next((name for name in names if name and which(name)), None)
+    return next((name for name in names if name and shutil.which(name)), None)
 
 
-def missing_compiler(which: Callable[[str], str | None] = shutil.which) -> tuple[str, str] | None:
+def missing_compiler() -> tuple[str, str] | None:
     """Return what is missing to compile C++ for Python, and what to do; None if nothing is."""
-    if compiler(which) is None:
+    if compiler() is None:
         return "no C++ compiler", "install g++ (apt install g++) or set CXX"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
         return "no Python headers", "install them (apt install python3-dev)"
