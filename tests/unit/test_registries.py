@@ -120,16 +120,19 @@ def test_cpu_engines_refuse_cuda(name: str) -> None:
 def test_missing_compiler_says_what_to_install(monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     lacking = ("no C++ compiler", "install g++ (apt install g++) or set CXX")
-    assert machine.missing_compiler(lambda name: None) == lacking
-    assert machine.missing_compiler({"c++": "/usr/bin/c++"}.get) == lacking  # Inductor's are others
-    assert machine.compiler({"clang++": "/usr/bin/clang++"}.get) == "clang++"
+    for found in ({}, {"c++": "/usr/bin/c++"}):  # Inductor's are others
+        monkeypatch.setattr(machine.shutil, "which", found.get)
+        assert machine.missing_compiler() == lacking
+    monkeypatch.setattr(machine.shutil, "which", {"clang++": "/usr/bin/clang++"}.get)
+    assert machine.compiler() == "clang++"
+    monkeypatch.setattr(machine.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setenv("CXX", "my-compiler")
-    assert machine.compiler(lambda name: f"/usr/bin/{name}") == "my-compiler"
+    assert machine.compiler() == "my-compiler"
     monkeypatch.setattr(machine.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     headers = ("no Python headers", "install them (apt install python3-dev)")
-    assert machine.missing_compiler(lambda name: f"/usr/bin/{name}") == headers
+    assert machine.missing_compiler() == headers
     (tmp_path / "Python.h").touch()
-    assert machine.missing_compiler(lambda name: f"/usr/bin/{name}") is None
+    assert machine.missing_compiler() is None
 
 
 def test_artifact_is_whole_or_not_there(tmp_path) -> None:

@@ -272,7 +272,7 @@ class ArtifactLoaded(Loaded):
         self._artifact = artifact
         self._target = target
         self._option = option
-        self._notes = list(artifact.notes)
+        self._notes = artifact.notes
         self.start()
 
     def start(self) -> None:
@@ -286,15 +286,6 @@ class ArtifactLoaded(Loaded):
             array.astype(np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64)
             for array in result
         ]
-
-    def note(self, code: str, text: str) -> None:
-        """Add a note to those of the export, once."""
-        if (code, text) not in self._notes:
-            self._notes.append((code, text))
-
-    def notes(self) -> list[tuple[str, str]]:
-        """Return the notes of the export, and what was noted since."""
-        return self._notes
 
     def serve(self, batch: int | None) -> Serve:
         """Return a function from inputs in the artefact's order to outputs in the module's.

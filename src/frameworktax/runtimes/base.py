@@ -52,6 +52,7 @@ class Loaded(ABC):
     """A runtime ready to be called."""
 
     _target = Target()
+    _notes: Sequence[tuple[str, str]] = ()
 
     @abstractmethod
     def bind(self, batch: int) -> Call:
@@ -84,9 +85,14 @@ class Loaded(ABC):
         """Return the ``torch.nn.Module`` that calls run in Python, None for what runs elsewhere."""
         return None
 
+    def note(self, code: str, text: str) -> None:
+        """Add a note, once."""
+        if (code, text) not in self._notes:
+            self._notes = [*self._notes, (code, text)]
+
     def notes(self) -> list[tuple[str, str]]:
         """Return (code, text) notes that belong beside every number of this runtime."""
-        return []
+        return list(self._notes)
 
 
 class Runtime(ABC):

@@ -607,7 +607,7 @@ class _StandingIn(Loaded):
         standing_in: Callable[[int], tuple[StandIn, list[np.ndarray]]],
         notes: Callable[[], list[tuple[str, str]]] = list,
     ) -> None:
-        self._target, self._standing_in, self._notes = target, standing_in, notes
+        self._target, self._standing_in, self._notes_now = target, standing_in, notes
 
     def bind(self, batch: int) -> Call:
         fast, arrays = self._standing_in(batch)
@@ -619,7 +619,7 @@ class _StandingIn(Loaded):
         return call
 
     def notes(self) -> list[tuple[str, str]]:
-        return self._notes()
+        return self._notes_now()
 
 
 class AsDeployed(ArtifactRuntime):

@@ -187,7 +187,6 @@ class ZenTorch(Inductor):
 
 RUNNERS = 4
 """Calls of a delivered package that run at once; further ones wait."""
-NOTE = ("compile-options", "torch._inductor.aoti_compile_and_package, freezing on")
 
 
 class _Loaded(TorchArtifactLoaded):
@@ -234,8 +233,9 @@ class _Loaded(TorchArtifactLoaded):
             self._programs[path] = self._own_loader(path, RUNNERS)
         return self._programs[path]
 
-    def notes(self) -> list[tuple[str, str]]:
-        return [*super().notes(), NOTE]
+    def start(self) -> None:
+        super().start()
+        self.note("compile-options", "torch._inductor.aoti_compile_and_package, freezing on")
 
 
 class AotInductor(CompiledRuntime, ArtifactRuntime):

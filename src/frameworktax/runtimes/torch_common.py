@@ -183,6 +183,11 @@ class TorchLoaded(Loaded):
         self._model, self._target, self._mode, self._notes = model, target, mode, notes
         self._module = module
         self._decoder = module if isinstance(module, Decoder) else None
+        if target.is_cuda:
+            text = f"cuDNN picks convolutions by its heuristics; {NO_TF32}"
+            self.note("device-arithmetic", text)
+        if self._decoder is not None:
+            self.note("decoded-by", f"decoded by {self._decoder.how}")
 
     def bind(self, batch: int) -> Call:
         """Return a call of the module on this batch; a decoder makes all tokens of it."""
@@ -202,19 +207,6 @@ class TorchLoaded(Loaded):
     def first_token_ns(self) -> int | None:
         """Return when the first token of the last call was complete; None for a forward pass."""
         return None if self._decoder is None else self._decoder.first_token_ns
-
-    def notes(self) -> list[tuple[str, str]]:
-        """Return the notes given at the start, and what decides the arithmetic on a device.
-
-        Where it decodes, also by what.
-        """
-        notes = list(self._notes)
-        if self._target.is_cuda:
-            text = f"cuDNN picks convolutions by its heuristics; {NO_TF32}"
-            notes.append(("device-arithmetic", text))
-        if self._decoder is not None:
-            notes.append(("decoded-by", f"decoded by {self._decoder.how}"))
-        return notes
 
 
 # --- the C++ compiler of Inductor ---------------------------------------------------------------
