@@ -227,9 +227,7 @@ def save_baseline(source: Source, path: Path) -> Run:
 # --- constants of this host ----------------------------------------------------------------------
 
 
-def calibrate(
-    say: Callable[[str], None], *, sessions: int = CALIBRATION_SESSIONS
-) -> tuple[Constants, Path]:
+def calibrate(say: Callable[[str], None]) -> tuple[Constants, Path]:
     """Measure how far sessions of one program differ on this host, for later comparisons on it.
 
     A small BERT in eager mode, one thread, in sessions one after the other.
@@ -242,9 +240,8 @@ def calibrate(
         NothingMeasuredError: nothing could be measured.
     """
     found = []
-    environment = None
-    for number in range(sessions):
-        say(f"session {number + 1} of {sessions}, about {CALIBRATION_S:.0f} s each")
+    for number in range(CALIBRATION_SESSIONS):
+        say(f"session {number + 1} of {CALIBRATION_SESSIONS}, about {CALIBRATION_S:.0f} s each")
         with tempfile.TemporaryDirectory(prefix="frameworktax-calibrate-") as store:
             results = api.measure(
                 "bert-tiny",
@@ -262,11 +259,8 @@ def calibrate(
         if any(note.code == LOADED for note in m.notes):
             raise UsageError("other load was on the processor; calibrate while this host is idle")
         found.append(sample_of(m))
-        environment = results.run.environment
-    if environment is None:
-        raise UsageError(f"{sessions} sessions say nothing; measure at least three")
     constants = constants_of(found)
-    path = _constants_file(environment)
+    path = _constants_file(cast(Environment, results.run.environment))  # measured: it has one
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with private_file(path) as partial:
         partial.write_text(json.dumps(asdict(constants)) + "\n", encoding="utf-8")

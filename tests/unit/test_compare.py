@@ -386,7 +386,8 @@ def test_constants_of_this_host_are_measured_once_and_taken_for_it_alone(tmp_pat
         return api.Results(replace(run, measurements=run.measurements[:1]), tmp_path)
 
     monkeypatch.setattr(api, "measure", measured)
-    constants, path = comparing.calibrate(print, sessions=3)
+    monkeypatch.setattr(comparing, "CALIBRATION_SESSIONS", 3)
+    constants, path = comparing.calibrate(print)
     assert (constants.sessions, constants.session_sd > 0.006) == (3, True)
     found = ft.compare(OLD, after()).comparison
     assert [n.code for n in found.notes] == ["constants-of-this-host"]
@@ -415,5 +416,5 @@ def test_a_host_with_other_load_is_not_calibrated(tmp_path, monkeypatch):
     one = api.Results(replace(run, measurements=run.measurements[:1]), tmp_path)
     monkeypatch.setattr(api, "measure", lambda *_, **__: one)
     with pytest.raises(UsageError, match="other load"):
-        comparing.calibrate(print, sessions=3)
+        comparing.calibrate(print)
     assert not list((tmp_path / "cache").rglob("*.json"))

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from frameworktax import api, runtimes
+from frameworktax import api, host, runtimes
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure import series
 from frameworktax.measure.plan import Plan, points_for
@@ -36,22 +36,29 @@ CUDA = Target(device="cuda:0")
 libraries = importlib.import_module("frameworktax.models.libraries")
 
 
-def test_without_a_driver_there_is_no_gpu(tmp_path):
-    assert cuda_graph.missing_gpu(tmp_path).startswith("no GPU here")
-
-
 @pytest.mark.parametrize("file", ["dev/nvidia3", "dev/dxg", "dev/kfd"])
-def test_with_a_driver_the_torch_that_is_installed_decides(tmp_path, monkeypatch, file):
+def test_a_driver_shows_by_its_files(tmp_path, file):
+    assert not host.gpu_present(tmp_path)
     (tmp_path / file).parent.mkdir()
     (tmp_path / file).touch()
+    assert host.gpu_present(tmp_path)
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(host, "gpu_present", lambda: False)
+    assert cuda_graph.missing_gpu().startswith("no GPU here")
+
+
+def test_with_a_driver_the_torch_that_is_installed_decides(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "gpu_present", lambda: True)
     version = tmp_path / "version.py"
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(cuda_graph.importlib.util, "find_spec", lambda name: spec)
-    assert cuda_graph.missing_gpu(tmp_path) is None  # no version.py: torch itself will say
+    assert cuda_graph.missing_gpu() is None  # no version.py: torch itself will say
     version.write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
-    assert "built without CUDA" in cuda_graph.missing_gpu(tmp_path)
+    assert "built without CUDA" in cuda_graph.missing_gpu()
     version.write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
-    assert cuda_graph.missing_gpu(tmp_path) is None
+    assert cuda_graph.missing_gpu() is None
 
 
 @pytest.mark.parametrize(

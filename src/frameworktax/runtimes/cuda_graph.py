@@ -160,12 +160,9 @@ def reason(error: BaseException) -> str:
     return text
 
 
-def missing_gpu(root: Path = Path("/")) -> str | None:
-    """Return why torch can use no GPU here, without importing torch, or None if one may be there.
-
-    ``root`` is where device files are looked for.
-    """
-    if not host.gpu_present(root):
+def missing_gpu() -> str | None:
+    """Return why torch can use no GPU here, or None if one may be there; torch is not imported."""
+    if not host.gpu_present():
         return "no GPU here (no driver found); run it on a machine that has one"
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
