@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 FLOATS = ("float32", "float16", "bfloat16")
 """The precisions a torch module can be cast to."""
-
-
 NO_TF32 = "float32 is computed without TF32"
 
 
