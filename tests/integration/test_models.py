@@ -67,6 +67,19 @@ def test_flops_of_fused_layers_come_from_meta() -> None:
     assert describe(model, 2)["flops"] == 2 * 2 * 5 * 4 * 16 * (8 + 16)
 
 
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+def test_macs_of_convolutions(kind: str, dimensions: int) -> None:
+    from frameworktax.models.base import Inputs, Model
+
+    module = getattr(torch.nn, f"{kind}{dimensions}d")(4, 6, 3, groups=2).eval()
+    size = (4, *[5] * dimensions)
+    facts = describe(Model(module, lambda b: Inputs((torch.zeros(b, *size),)), {"args.0": 0}), 2)
+    positions = 3 if kind == "Conv" else 5  # of outputs, or of inputs
+    assert facts["macs"] == 2 * positions**dimensions * 3**dimensions * 4 * 6 // 2
+    assert facts["flops"] == 2 * facts["macs"]
+
+
 def test_operators_are_those_of_a_call_that_nothing_is_hooked_into() -> None:
     """torch's transformer layer is one fused operator, but not where a layer in it has a hook."""
     from frameworktax.models.base import Inputs, Model

@@ -215,15 +215,14 @@ def _counting_macs(module: torch.nn.Module) -> Iterator[list[int]]:
         elif isinstance(layer, nn.RNNBase):
             steps = args[0].numel() // args[0].shape[-1]
             counts.append(steps * sum(p.numel() for p in layer.parameters() if p.dim() == 2))
-        elif isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d):
+        elif isinstance(layer, nn.modules.conv._ConvTransposeNd):
             inner = layer.out_channels // layer.groups * math.prod(layer.kernel_size)
             counts.append(args[0].numel() * inner)
-        elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        elif isinstance(layer, nn.modules.conv._ConvNd):
             inner = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
             counts.append(output.numel() * inner)
 
-    convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
-    kinds = (nn.Linear, nn.RNNBase, *convolutions)
+    kinds = (nn.Linear, nn.RNNBase, nn.modules.conv._ConvNd)
     handles = [
         layer.register_forward_hook(hook)
         for layer in module.modules()
