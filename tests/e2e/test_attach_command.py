@@ -116,6 +116,6 @@ def test_the_exit_code_says_whether_it_ended_as_asked(here, monkeypatch, options
         signals.extend([came] if came else [])
 
     monkeypatch.setattr("frameworktax.programs.attach.Observation", Observed)
-    monkeypatch.setattr("frameworktax.cli.attach._observe", observe)
+    monkeypatch.setattr("frameworktax.cli.run._observe", observe)
     monkeypatch.setattr(Observed, "__enter__", lambda self: self)
     assert here("attach", "4711", *options).code == code

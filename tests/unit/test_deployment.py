@@ -17,7 +17,7 @@ import race_plugin
 
 import frameworktax as ft
 from frameworktax import models, runtimes
-from frameworktax.cli.compare import compare_command
+from frameworktax.cli.report import compare_command
 from frameworktax.comparing import measure_again
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.records import Workload

@@ -9,14 +9,11 @@ import pytest
 from frameworktax import ablate, api, comparing
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.attribution import call_stacks
-from frameworktax.cli.ablate import ablate_command
-from frameworktax.cli.compare import compare_command
-from frameworktax.cli.explain import explain_command
+from frameworktax.cli.measure import ablate_command, optimize_command, reproduce_command
 from frameworktax.cli.measure import measure as measure_command
-from frameworktax.cli.optimize import optimize_command
+from frameworktax.cli.measure import sweep as sweep_command
 from frameworktax.cli.options import arguments
-from frameworktax.cli.reproduce import reproduce_command
-from frameworktax.cli.sweep import sweep as sweep_command
+from frameworktax.cli.report import compare_command, explain_command
 from frameworktax.errors import UsageError
 from frameworktax.measure import plan
 from frameworktax.measure.plan import points_for

@@ -7,24 +7,12 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from frameworktax.cli import (  # noqa: F401 - verbs register
-    ablate,
-    attach,
-    compare,
-    explain,
-    lists,
-    measure,
-    optimize,
-    report,
-    reproduce,
-    run,
-    store,
-    sweep,
-)
+from frameworktax.cli import lists, measure, report, run, store
 from frameworktax.cli.app import app, replacement
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
 from frameworktax.cli.options import QUIET, VERBOSE
@@ -36,6 +24,28 @@ CRASHED = 70
 """A fault of this program (EX_SOFTWARE): no code of a verdict, and none of wrong use."""
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 """What typer's parser raises; newer ones carry a click of their own, so it is found from here."""
+VERBS: Mapping[str, Callable[..., Any]] = {
+    "ablate": measure.ablate_command,
+    "attach": run.attach_command,
+    "compare": report.compare_command,
+    "explain": report.explain_command,
+    "doctor": lists.doctor,
+    "schema": lists.schema,
+    "measure": measure.measure,
+    "optimize": measure.optimize_command,
+    "report": report.report_command,
+    "reproduce": measure.reproduce_command,
+    "run": run.run_command,
+    "sweep": measure.sweep,
+    "init": measure.init,
+}
+"""In the order of the help text."""
+
+for name, verb in VERBS.items():
+    # What follows the program of ``run`` is the program's own.
+    app.command(name, context_settings={"allow_interspersed_args": name != "run"})(verb)
+app.add_typer(lists.lister, name="list")
+app.add_typer(store.commands, name="store")
 
 
 def main() -> None:

@@ -38,13 +38,6 @@ app = typer.Typer(
 )
 
 
-def group(name: str, text: str) -> typer.Typer:
-    """Return a group of commands under a name."""
-    made = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
-    app.add_typer(made, name=name)
-    return made
-
-
 def replacement(arguments: Sequence[str]) -> str | None:
     """Return what replaced the retired command in these arguments; None if none is retired."""
     words = [word.partition("=")[0] for word in arguments]

@@ -14,7 +14,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
@@ -71,7 +71,8 @@ class Output:
     """What a verb does with its result: files are checked before anything is measured.
 
     With ``-`` as ``json_file`` standard output gets the document and nothing else; ``report`` is
-    the page, Markdown or HTML by its suffix, ``files`` are others that will be written.
+    the page, Markdown or HTML by its suffix, ``files`` are others that will be written. With
+    ``aside`` standard output is a program's, and blocks are printed on standard error.
 
     Raises:
         UsageError: a file cannot be written, a page has another suffix, or both ``quiet`` and
@@ -85,6 +86,7 @@ class Output:
         *files: Path | None,
         quiet: bool = False,
         verbose: bool = False,
+        aside: bool = False,
     ) -> None:
         if quiet and verbose:
             raise UsageError("--quiet and --verbose are opposites; give one of them")
@@ -94,6 +96,7 @@ class Output:
         self._report = report
         self._quiet = quiet
         self._verbose = verbose
+        self._aside = aside
         self.prints = not quiet and json_file != "-"
 
     def document(self, data: Any) -> None:
@@ -108,7 +111,16 @@ class Output:
         from frameworktax.report.render_terminal import print_blocks
 
         if self.prints:
-            print_blocks(blocks, console(), full=self._verbose)
+            print_blocks(blocks, console(stderr=self._aside), full=self._verbose)
+
+    def deliver(self, data: Any, title: str, blocks: Sequence[Block]) -> None:
+        """Write a document, and blocks as the page, where that was asked for; print the blocks."""
+        self.document(data)
+        if self._report:
+            from frameworktax.report.html import write_page
+
+            write_page(self._report, title, blocks)
+        self.blocks(blocks)
 
     def line(self, text: str) -> None:
         """Print a line."""
@@ -157,7 +169,7 @@ class Output:
         counted = [] if points is None else [points_text(points)]
         return [*counted, f"samples in {results.store}"]
 
-    def view(self, budget_s: float = 0.0) -> AbstractContextManager[ProgressView | None]:
+    def view(self, budget_s: float = 0.0) -> ProgressView | nullcontext[None]:
         """Return a reporter on standard error, as a context; None in it for ``--quiet``."""
         if self._quiet:
             return nullcontext()
@@ -174,15 +186,15 @@ class Output:
 
     @contextmanager
     def measuring(
-        self, store: Path, *then: str, budget_s: float = 0.0, partial: bool = False
+        self, store: Path, then: str, budget_s: float = 0.0, partial: bool = False
     ) -> Iterator[ProgressView | None]:
         """Show progress of a session of ``budget_s``; for the rest see ``ending``."""
-        with self.ending(store, *then, partial=partial), self.view(budget_s) as view:
+        with self.ending(store, then, partial=partial), self.view(budget_s) as view:
             yield view
 
     @contextmanager
-    def ending(self, store: Path, *then: str, partial: bool = False) -> Iterator[None]:
-        """After Ctrl-C say what to do ``then``, a step each, and leave.
+    def ending(self, store: Path, then: str, partial: bool = False) -> Iterator[None]:
+        """After Ctrl-C say what to do ``then``, and leave.
 
         With ``partial`` results that are not whole are delivered before.
         """
@@ -195,7 +207,7 @@ class Output:
             stopped = ended.__cause__ if isinstance(ended, Ended) else ended
             if partial and isinstance(stopped, Interrupted) and stopped.any_measured:
                 self.results(stopped.results)
-            leave(ended, store, *then)
+            leave(ended, store, then)
         except NothingMeasuredError as error:
             if partial and error.results is not None:
                 self.files(error.results.run)  # with every status and reason
@@ -229,7 +241,7 @@ def fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def leave(ended: KeyboardInterrupt, store: Path, *then: str) -> NoReturn:
+def leave(ended: KeyboardInterrupt, store: Path, then: str) -> NoReturn:
     """Say by what a session was ended, where its results are and what to do next; leave."""
     number = signal.SIGINT
     if isinstance(ended, Ended):
@@ -238,7 +250,7 @@ def leave(ended: KeyboardInterrupt, store: Path, *then: str) -> NoReturn:
         for one in ENDINGS:
             signal.signal(one, signal.SIG_IGN)  # all that is left is to leave
     by = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
-    fail(f"{by}; what was measured is kept in {store}. {'; '.join(then)}", 128 + number)
+    fail(f"{by}; what was measured is kept in {store}. {then}", 128 + number)
 
 
 def this_command(*without: str) -> str:

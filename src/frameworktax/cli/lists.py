@@ -9,12 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from frameworktax.cli.app import app, group
 from frameworktax.cli.deliver import print_list
 from frameworktax.cli.options import AsJson, Device
 from frameworktax.errors import check_known
 
-lister = group("list", "List models, runtimes and studies, and what is missing.")
+lister = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List models, runtimes and studies, and what is missing.",
+)
 
 
 @lister.command("models")
@@ -105,7 +108,6 @@ def list_studies(as_json: AsJson = False) -> None:
     )
 
 
-@app.command()
 def doctor(
     as_json: AsJson = False,
     fix_hints: Annotated[
@@ -155,7 +157,6 @@ def doctor(
     )
 
 
-@app.command()
 def schema(
     document: Annotated[
         str, typer.Argument(help="run (measure), comparison or program (run, attach).")

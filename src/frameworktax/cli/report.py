@@ -1,19 +1,20 @@
-"""`frameworktax report`: redraw without measuring."""
+"""The verbs that read results: `report`, `compare` and `explain`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import app
+from frameworktax.cli import options
 from frameworktax.cli.deliver import Output
-from frameworktax.cli.options import Conditions, JsonFile, Quiet, Verbose
-from frameworktax.errors import UsageError, check_suffix
+from frameworktax.cli.options import JsonFile, Quiet, Verbose
+from frameworktax.errors import UsageError, check_suffix, write_text
+from frameworktax.sweep.values import share
 
 
-@app.command("report")
 def report_command(
     store: Annotated[Path, typer.Argument(help="A store's folder.")],
     after: Annotated[
@@ -27,7 +28,7 @@ def report_command(
             help="File: .html .json .md .csv .parquet .svg .png .pdf .collapsed .speedscope.",
         ),
     ] = None,
-    where: Conditions = None,
+    where: options.Conditions = None,
     figure: Annotated[
         str | None,
         typer.Option(help="Picture to draw: latency, bill, shares, operations, length, width …"),
@@ -90,3 +91,141 @@ def report_command(
         write(results.run, output, beside, figure or "latency", before.run if before else None)
         out.line(f"written: {output}")
         out.document(results.to_json())
+
+
+def compare_command(
+    a: Annotated[str, typer.Argument(help="Before: a store, document, baseline; or a deployment.")],
+    b: Annotated[
+        str | None, typer.Argument(help="After (default: the last two sessions of the store).")
+    ] = None,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(help="A further session of the code before; repeat for more."),
+    ] = None,
+    gate: Annotated[str | None, typer.Option(help="Regression that fails: 5% or 0.05.")] = None,
+    metric: Annotated[str, typer.Option(help="latency, tax or kernel.")] = "latency",
+    across: Annotated[bool, typer.Option("--across", help="Compare different machines.")] = False,
+    runtime: Annotated[
+        list[str] | None, typer.Option(help="BEFORE=AFTER: runtimes to compare.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="BEFORE=AFTER: models to compare.")
+    ] = None,
+    save_baseline: Annotated[
+        Path | None, typer.Option(help="Save A as a small JSON file for git; compare nothing.")
+    ] = None,
+    json_file: JsonFile = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File for a comment: .md.")
+    ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> int:
+    """Compare two results point by point: faster, slower, same or inconclusive.
+
+    Exit code 0; 1 a regression beyond the gate; 2 wrong use; 3 inconclusive.
+
+    A deployment of 'frameworktax optimize' is measured again and compared with its proof.
+
+    Examples:
+
+      frameworktax compare before/ after/ --gate 5%
+
+      frameworktax compare results --runtime eager=onnxruntime
+    """
+    from frameworktax import comparing
+    from frameworktax.report.compare_blocks import compare_blocks
+    from frameworktax.runtimes.deployment import MANIFEST, PROOF
+
+    check_suffix(output, (".md",))
+    out = Output(json_file, None, output, save_baseline, quiet=quiet, verbose=verbose)
+    if save_baseline is not None:
+        if b is not None or gate is not None:
+            raise UsageError("--save-baseline saves A and compares nothing; leave B and --gate out")
+        saved = comparing.save_baseline(a, save_baseline)
+        out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
+        return 0
+    limit = None if gate is None else share(gate, "--gate")
+    is_deployment = any((Path(a) / name).is_file() for name in (MANIFEST, PROOF))
+    if is_deployment and not any(Path(a).glob("*.jsonl")):
+        if b or baseline or runtime or model or metric != "latency":
+            raise UsageError(
+                f"{a} is a deployment: its latency is measured again and compared with its proof; "
+                "give nothing beside it but --gate and --across"
+            )
+        with out.view(comparing.AGAIN_S) as view:
+            found = comparing.measure_again(
+                Path(a), gate=limit, across=across, reporter=view, command=sys.argv[1:]
+            )
+    else:
+        found = comparing.compare(
+            a,
+            b,
+            baselines=baseline or (),
+            gate=limit,
+            metric=metric,
+            across=across,
+            runtimes=options.parse_pairs(runtime or [], "--runtime"),
+            models=options.parse_pairs(model or [], "--model"),
+        )
+    out.document(found.to_json())
+    if output is not None:
+        write_text(output, found.comment())
+    out.blocks(compare_blocks(found.comparison))
+    return found.exit_code
+
+
+def explain_command(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            help="A profiler trace (Kineto or Chrome JSON, also gzipped), a store, a document of "
+            "--json, a CSV of latencies, a report of optimum-benchmark or pytest-benchmark.",
+        ),
+    ],
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Take the annotations of a trace whose names match as its steps. [default: "
+            "the profiler's steps, else the annotation that repeats]",
+        ),
+    ] = None,
+    device_speed: Annotated[
+        float | None, typer.Option(help="Predict latency with a device N× as fast.")
+    ] = None,
+    host_speed: Annotated[
+        float | None,
+        typer.Option(
+            help="Predict latency with the framework's part N× as fast, kernels as they are."
+        ),
+    ] = None,
+    cpu_speed: Annotated[
+        float | None,
+        typer.Option(help="Predict latency with a CPU N× as fast: kernels too, if they run on it."),
+    ] = None,
+    graphs: Annotated[
+        bool, typer.Option("--graphs", help="Predict latency with captured CUDA graphs.")
+    ] = False,
+    runtime: Annotated[str | None, typer.Option(help="Predict latency in this runtime.")] = None,
+    json_file: JsonFile = None,
+    report: options.HtmlReport = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Explain where the time went, and predict what would change it.
+
+    Examples:
+
+      frameworktax explain trace.json.gz
+
+      frameworktax explain trace.json.gz --step 'ProfilerStep#[6-9]' --device-speed 2 --graphs
+    """
+    given = dict(locals())
+    from frameworktax.analysis.whatif.formulas import WhatIf
+    from frameworktax.explaining import explain
+
+    out = Output(json_file, report, quiet=quiet, verbose=verbose)
+    asked = WhatIf(**options.arguments(WhatIf, given))
+    out.run(explain(path, what_if=asked if asked != WhatIf() else None, step=step).run)

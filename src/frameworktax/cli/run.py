@@ -1,26 +1,31 @@
-"""`frameworktax run`: what does a program as it is pay, and where?"""
+"""The verbs for programs as they are: `run` and `attach`."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output, console
-from frameworktax.cli.options import HtmlReport, Quiet, Verbose
-from frameworktax.errors import UsageError
+from frameworktax.cli.endings import ended_softly
+from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose
+from frameworktax.errors import UsageError, check_suffix, write_text
+from frameworktax.sweep.values import seconds
+
+if TYPE_CHECKING:
+    from frameworktax.cli.progress import AttachView
+    from frameworktax.programs.attach import Observation
+
+UPDATE_S = 1.0
+LOOK_S = 0.05
 
 
-@app.command(
-    "run",
-    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
-)
 def run_command(
     program: Annotated[
         str, typer.Argument(metavar="PROGRAM", help="A script, or a program such as pytest.")
@@ -66,12 +71,11 @@ def run_command(
     """
     from frameworktax.programs.blocks import program_blocks
     from frameworktax.programs.running import run_program
-    from frameworktax.report.html import write_page
     from frameworktax.report.json_document import dump
 
     if json_file == "-":
         raise UsageError("standard output is the program's; give --json a file")
-    out = Output(json_file, report, record_inputs, quiet=quiet, verbose=verbose)
+    out = Output(json_file, report, record_inputs, quiet=quiet, verbose=verbose, aside=True)
     found = run_program(
         program,
         arguments or [],
@@ -82,13 +86,7 @@ def run_command(
         record=record_inputs,
         values=input_values,
     )
-    out.document(dump(found))
-    if report is not None:
-        write_page(report, found.headline, program_blocks(found))
-    if not quiet:
-        from frameworktax.report.render_terminal import print_blocks
-
-        print_blocks(program_blocks(found), console(stderr=True), full=verbose)
+    out.deliver(dump(found), found.headline, program_blocks(found))
     _end_like(found.status)
 
 
@@ -100,3 +98,65 @@ def _end_like(status: int | None) -> None:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     raise typer.Exit(status or 0)
+
+
+def attach_command(
+    pid: Annotated[str, typer.Argument(metavar="PID", help="Id of a running process.")],
+    duration: Annotated[
+        str | None, typer.Option(help="Observe for 30s, 5min … [default: until Ctrl-C]")
+    ] = None,
+    json_file: JsonFile = None,
+    report: HtmlReport = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write stacks for flame graphs: FILE.collapsed."),
+    ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Observe a running process from outside: what of its processor time is framework tax?
+
+    Nothing is injected and nothing is stopped: every thread is sampled, and those of the processes
+    that it starts. Ctrl-C ends the observation, not the process.
+
+    Examples:
+
+      frameworktax attach 4711
+
+      frameworktax attach 4711 --duration 30s --json tax.json --report tax.html
+    """
+    from frameworktax.cli.progress import AttachView
+    from frameworktax.programs.attach import Observation
+    from frameworktax.programs.blocks import collapsed, program_blocks
+    from frameworktax.programs.target import parse_pid
+    from frameworktax.report.json_document import dump
+
+    number = parse_pid(pid)
+    check_suffix(output, [".collapsed"])
+    limit_s = None if duration is None else seconds(duration, "--duration")
+    out = Output(json_file, report, output, quiet=quiet, verbose=verbose)
+    with ended_softly() as came, Observation(number) as observed:
+        _observe(observed, limit_s, came, AttachView(console(stderr=True), quiet=quiet))
+        found = observed.finish()
+    if output is not None:
+        write_text(output, collapsed(found))
+    out.deliver(dump(found), found.headline, program_blocks(found))
+    # Ctrl-C is the way to end what has no duration.
+    if came and (came[0] != signal.SIGINT or limit_s is not None):
+        raise typer.Exit(128 + came[0])
+
+
+def _observe(
+    observed: Observation, limit_s: float | None, came: list[int], view: AttachView
+) -> None:
+    """Show what is known every second until it is to end."""
+    begin = updated = time.monotonic()
+    with view:
+        while not came and not observed.is_ended:
+            now = time.monotonic()
+            if limit_s is not None and now - begin >= limit_s:
+                break
+            if now - updated >= UPDATE_S:
+                view.show(observed.update())
+                updated = time.monotonic()
+            time.sleep(LOOK_S)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frameworktax.cli.app import group
 from frameworktax.cli.deliver import check_writable, console
 from frameworktax.cli.options import AsJson, Conditions, DryRun, parse_size
 from frameworktax.errors import UsageError, check_known, check_suffix, flat
@@ -17,7 +16,11 @@ from frameworktax.errors import UsageError, check_known, check_suffix, flat
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
 
-commands = group("store", "List, check and export stores; prune the cache.")
+commands = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, check and export stores; prune the cache.",
+)
 
 Folder = Annotated[Path, typer.Argument(help="A store's folder.", show_default=False)]
 SHOWN = 100

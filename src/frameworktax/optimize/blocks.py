@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.analysis.estimates import times_range
 from frameworktax.records import Estimate
-from frameworktax.report import charts, html
+from frameworktax.report import charts
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def optimized_blocks(found: Optimized) -> list[Block]:
-    """Return what was delivered, every candidate with why it lost, and what could not race."""
+    """Return what was delivered, every candidate and why it lost, what could not race, pictures."""
     blocks: list[Block] = [Text(headline(found), style="strong")]
     if found.manifest is not None:
         blocks.append(shapes_table(found.manifest))
@@ -48,17 +47,10 @@ def optimized_blocks(found: Optimized) -> list[Block]:
         blocks.append(Items("Not in the race", items))
     if found.folder is not None:
         blocks.append(Text(f'fast = frameworktax.load("{found.folder}")', style="dim"))
-    return blocks
-
-
-def write_page(found: Optimized, path: Path) -> None:
-    """Write the race as a page: Markdown, or HTML with its pictures; raises as ``html`` does."""
     shown = families(found.final)
     points = [m for family in shown for m in family.measurements]
-    pictures = [
-        Chart(picture.title, charts.drawn(picture, points)) for picture in charts.lines(shown)
-    ]
-    html.write_page(path, headline(found), [*optimized_blocks(found), *pictures])
+    pictures = (Chart(one.title, charts.drawn(one, points)) for one in charts.lines(shown))
+    return [*blocks, *pictures]
 
 
 def headline(found: Optimized) -> str:
