@@ -127,7 +127,7 @@ def test_the_papers_numbers_are_the_papers():
 def test_the_same_rules_on_the_papers_own_numbers():
     found = {}
     for name in ("figure-1", "figure-3", "figure-4", "table-1", "text"):
-        found |= {c.id: c for c in judge(studies.load(name), ())}
+        found |= {c.id: judge(name, c, ()) for c in studies.load(name).claim}
     assert found["C1"].findings[0].paper == pytest.approx(2.61 / 10.86)
     assert found["C2"].findings[1].paper == pytest.approx(1 - 32.648 / 33.372)
     assert {f.paper_verdict for f in found["C11"].findings} == {"holds"}

@@ -57,6 +57,11 @@ class Candidate:
     is_reserve: bool = False
 
     @property
+    def pair(self) -> tuple[Workload, str]:
+        """Which it is: shape and runtime."""
+        return self.workload, self.runtime
+
+    @property
     def is_in(self) -> bool:
         """Whether it may still win."""
         return not self.reason
@@ -147,10 +152,10 @@ def after_final(found: Iterable[Candidate], aim: str = "latency") -> list[Candid
 def undecided(found: Iterable[Candidate]) -> list[tuple[Workload, str]]:
     """Return what is left at shapes where one may be faster than the best by more than ``TIE``."""
     pairs = []
-    for workload, group in by_shape(found).items():
+    for group in by_shape(found).values():
         order = _in_order(group)
         if any(ratio.low < 1 - TIE for ratio in _over(order).values()):
-            pairs += [(workload, one.runtime) for one in order]
+            pairs += [one.pair for one in order]
     return pairs
 
 
@@ -159,10 +164,10 @@ def as_delivered(found: Iterable[Candidate], delivered: Iterable[Candidate]) -> 
 
     Reserves that gained more than that in the race are back in.
     """
-    here = {(one.workload, one.runtime): one for one in delivered}
+    here = {one.pair: one for one in delivered}
     less, left = {}, []
     for one in found:
-        now = here.get((one.workload, one.runtime))
+        now = here.get(one.pair)
         if now and now.gain and one.gain and now.gain.high < one.gain.low:
             one = replace(one, gain=now.gain, measured=now.measured)
             less[one.workload] = now.gain.high
@@ -186,7 +191,7 @@ def after_proof(
     failed = {workload for workload, _ in failures}
     left = []
     for one in found:
-        why = failures.get((one.workload, one.runtime))
+        why = failures.get(one.pair)
         is_unproven = one.is_in and one.gain is not None and one.gain.low <= 1
         if why is None and one.workload in failed and is_unproven:
             why = f"not proven faster than eager: {gain_text(one.gain)}"
@@ -331,6 +336,4 @@ def _complexity(one: Candidate, needed: Collection[str]) -> tuple[int, float, fl
 
 def gain_text(gain: Estimate | None) -> str:
     """Return a ratio with its interval."""
-    if gain is None:
-        return "longer, by how much is unknown,"
-    return factor(gain)
+    return "longer, by how much is unknown," if gain is None else factor(gain)

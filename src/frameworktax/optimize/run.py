@@ -278,9 +278,9 @@ def _raced(
         if heats is None:
             stages.append(heats := _race(asked, pairs, left_s - heats_s, reporter, **coarse))
             left_s = max(left_s - seconds(heats), heats_s)
-        together, starts = _together(asked, [heats])
-        found = race.after_heats(race.candidates(pairs, together, starts), asked.aim)
-        pairs = [(one.workload, one.runtime) for one in found if one.is_in]
+        together = _together(asked, [heats])
+        found = race.after_heats(race.candidates(pairs, *together), asked.aim)
+        pairs = [one.pair for one in found if one.is_in]
         found = [one for one in found if not one.is_in]
     if pairs:
         pairs = race.with_tunings(pairs, asked.target, tuple(asked.allow))
@@ -289,17 +289,15 @@ def _raced(
             say(f"final, {shape_name(shape)}: {names_left}")
         stages.append(_race(asked, pairs, SHARES[1] * left_s, reporter))
         left_s -= seconds(stages[-1])
-        together, starts = _together(asked, stages)
-        found += race.candidates(pairs, together, starts)
-        found = race.after_final(found, asked.aim)
+        together = _together(asked, stages)
+        found = race.after_final([*found, *race.candidates(pairs, *together)], asked.aim)
     if asked.aim == "latency" and left_s > 0 and (pairs := race.undecided(found)):
         say(f"run-off: {', '.join(f'{shape_name(w)} {name}' for w, name in pairs)}")
         stages.append(_race(asked, pairs, left_s, reporter, processes=MORE * asked.processes))
-        found = [one for one in found if (one.workload, one.runtime) not in pairs]
-        together, starts = _together(asked, stages)
-        found += race.candidates(pairs, together, starts)
-        found = race.after_final(found)
-    return together, found
+        found = [one for one in found if one.pair not in pairs]
+        together = _together(asked, stages)
+        found = race.after_final([*found, *race.candidates(pairs, *together)])
+    return together[0], found
 
 
 def deliverable(
@@ -472,6 +470,7 @@ def _deliver(
 ) -> Optimized:
     """Deliver the winners, made in a folder; what fails its proof is out, the next one is tried."""
     say = (reporter or Reporter()).say
+    nothing = Optimized(candidates=(), undeliverable=undeliverable, final=final)
     found = race.after_proof(found, {})  # reserves are back in where the final left none
     with (
         tempfile.TemporaryDirectory(
@@ -492,34 +491,21 @@ def _deliver(
             slower = set()
             if not delivery.failures:
                 prover.rest()
-                measured = _measured(
-                    asked,
-                    reporter,
-                    points=delivery.points(),
-                    budget_s=SHARES[2] * asked.time_budget,
-                    deployment=folder,
-                )
-                proof = delivery.confirm(measured)
+                given = {"points": delivery.points(), "budget_s": SHARES[2] * asked.time_budget}
+                proof = delivery.confirm(_measured(asked, reporter, deployment=folder, **given))
                 found = race.as_delivered(found, delivery.measured)
-                best = {
-                    (one.workload, one.runtime) for one in race.decide(found, asked.aim) if one.won
-                }
-                slower = {(one.workload, one.runtime) for one in winners} - best
+                best = {one.pair for one in race.decide(found, asked.aim) if one.won}
+                slower = {one.pair for one in winners} - best
                 if not delivery.failures and (not slower or attempt >= ATTEMPTS):
                     delivery.finish(proof)
-                    return Optimized(
-                        folder=asked.output,
-                        manifest=delivery.manifest,
-                        candidates=tuple(decided),
-                        undeliverable=undeliverable,
-                        final=final,
-                    )
+                    made = replace(nothing, folder=asked.output, manifest=delivery.manifest)
+                    return replace(made, candidates=tuple(decided))
             found = race.after_proof(found, delivery.failures)
             if attempt >= ATTEMPTS - 1:  # the last ones are of what was delivered well, or eager
                 lost = {workload for workload, _ in {*delivery.failures, *slower}}
                 found = _without(found, lost, keep=DEPLOYED)
     decided = race.decide(_without(found, {one.workload for one in found}), asked.aim)
-    return Optimized(candidates=tuple(decided), undeliverable=undeliverable, final=final)
+    return replace(nothing, candidates=tuple(decided))
 
 
 def _without(

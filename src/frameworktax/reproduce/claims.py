@@ -20,7 +20,7 @@ from frameworktax.analysis.estimates import exactly, scaled
 from frameworktax.records import SEED, Estimate
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.rows import NotEvaluable, Row, by_machine, select, values
-from frameworktax.reproduce.studies import Claim, Part, StudyFile
+from frameworktax.reproduce.studies import Claim, Part
 from frameworktax.stats import NORMAL_95
 
 PAIRED = ("model", "batch", "length", "image_size", "width", "depth", "input", "precision")
@@ -113,12 +113,8 @@ class Judged:
         }
 
 
-def judge(study: StudyFile, ours: Sequence[Row]) -> tuple[Judged, ...]:
-    """Return every claim of a study with its verdict on our rows."""
-    return tuple(_judged(study.name, claim, ours) for claim in study.claim)
-
-
-def _judged(study: str, claim: Claim, ours: Sequence[Row]) -> Judged:
+def judge(study: str, claim: Claim, ours: Sequence[Row]) -> Judged:
+    """Return a claim of a study with its verdict on our rows."""
     theirs = paper.rows(study)
     findings = [_finding(p, ours, theirs) for part in claim.part for p in _each(part, ours)]
     verdicts = [f.verdict for f in findings]
@@ -144,10 +140,8 @@ def _each(part: Part, ours: Sequence[Row]) -> list[Part]:
     """Return a part once for every combination of the axes in its ``each``."""
     if not part.each:
         return [part]
-    choices = [
-        wanted if isinstance(wanted := part.of.get(axis), list) else values(ours, axis)
-        for axis in part.each
-    ]
+    named = {axis: wanted for axis, wanted in part.of.items() if isinstance(wanted, list)}
+    choices = [named.get(axis) or values(ours, axis) for axis in part.each]
     found = []
     for chosen in itertools.product(*choices):
         fixed = dict(zip(part.each, chosen, strict=True))
@@ -297,13 +291,8 @@ def _slope(part: Part, rows: Sequence[Row]) -> Estimate:
     ratio = _over(b, a, part.quantity)
     step = math.log(b.at[part.axis] / a.at[part.axis])
     low, high = (math.log(x) / step if x > 0 else -math.inf for x in (ratio.low, ratio.high))
-    return Estimate(
-        value=math.log(ratio.value) / step,
-        low=low,
-        high=high,
-        method=f"d log / d log from {part.axis} {a.at[part.axis]} to {b.at[part.axis]}",
-        n=ratio.n,
-    )
+    method = f"d log / d log from {part.axis} {a.at[part.axis]} to {b.at[part.axis]}"
+    return replace(ratio.at(math.log(ratio.value) / step, low, high), method=method)
 
 
 def free_value(curve: Sequence[Row], axis: str) -> tuple[Estimate, bool]:
@@ -362,10 +351,7 @@ def _pairs(part: Part, rows: Sequence[Row], proxy: str | None) -> list[tuple[flo
 
 def _rank_advantage(part: Part, rows: Sequence[Row]) -> Estimate:
     pairs = [_pairs(part, rows, proxy) for proxy in (part.proxy, part.than)]
-    counted = (
-        (part.proxy in row.numbers, part.than in row.numbers) for row in select(rows, part.of)
-    )
-    if any(one != other for one, other in counted):
+    if any((part.proxy in r.numbers) != (part.than in r.numbers) for r in select(rows, part.of)):
         raise NotEvaluable("the two counts are not there for the same points")
     return advantage(*pairs)
 
@@ -396,12 +382,9 @@ def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
     agree = []
     for a, b in itertools.combinations(free, 2):
         slow, fast = sorted((a, b), key=lambda name: peaks[name])
-        if peaks[fast] / peaks[slow] < FASTER:
-            continue
-        if free[fast].low > free[slow].high:
-            agree.append(True)
-        elif free[fast].high < free[slow].low:
-            agree.append(False)
+        is_larger, is_smaller = free[fast].low > free[slow].high, free[fast].high < free[slow].low
+        if peaks[fast] / peaks[slow] >= FASTER and (is_larger or is_smaller):
+            agree.append(is_larger)
     return share(agree)
 
 
@@ -596,9 +579,6 @@ def value_text(value: float, unit: str = "") -> str:
 
 def bounds_text(part: Part) -> str:
     """Return the bounds of a rule in words."""
-    parts = []
-    if part.above is not None:
-        parts.append(f"at least {value_text(part.above, part.unit)}")
-    if part.below is not None:
-        parts.append(f"at most {value_text(part.below, part.unit)}")
-    return " and ".join(parts)
+    bounds = {"at least": part.above, "at most": part.below}
+    known = ((words, bound) for words, bound in bounds.items() if bound is not None)
+    return " and ".join(f"{words} {value_text(bound, part.unit)}" for words, bound in known)

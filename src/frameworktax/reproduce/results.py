@@ -143,7 +143,7 @@ def evaluate_studies(
             StudyResult(
                 file=study,
                 rows=rows,
-                claims=judge(study, rows),
+                claims=tuple(judge(study.name, claim, rows) for claim in study.claim),
                 proxies=() if study.proxies is None else proxies(rows, study.proxies),
                 free=[one for axis in study.free for one in _free(rows, axis)],
                 effects=_effects(rows),
