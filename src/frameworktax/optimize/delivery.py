@@ -134,17 +134,17 @@ def _tidy(output: Path) -> None:
     own = re.compile(rf"\.{re.escape(output.name)}-[0-9a-f]{{8}}\.(partial|replaced)")
     left = [path for path in output.parent.iterdir() if own.fullmatch(path.name)]
     for litter in sorted(left, key=lambda path: path.suffix):  # what lives first
-        if litter.suffix == REPLACED and not output.exists():
-            litter.replace(output)
-        elif litter.suffix == REPLACED:
+        if litter.suffix == REPLACED:
+            if not output.exists():
+                litter.replace(output)
             shutil.rmtree(litter, ignore_errors=True)
-        else:
-            remove_of_dead(litter)
-            if litter.exists():
-                raise UsageError(
-                    f"another run makes {output}; wait until it ends, name another with -o, or "
-                    f"remove {litter} where no run is left"
-                )
+            continue
+        remove_of_dead(litter)
+        if litter.exists():
+            raise UsageError(
+                f"another run makes {output}; wait until it ends, name another with -o, or "
+                f"remove {litter} where no run is left"
+            )
 
 
 class Delivery:
@@ -533,6 +533,7 @@ class Prover:
         self._live = str(scratch / "live.pkl") if live is not None else None
         if live is not None:
             send(live, scratch / "live.pkl")
+        self._inputs, self._outputs = str(scratch / "inputs.npz"), str(scratch / "outputs.npz")
         self._workers: dict[str, Worker] = {}
 
     def __enter__(self) -> Self:
@@ -624,8 +625,8 @@ class Prover:
             workload=workload,
             device=self._target.device,
             number=number,
-            inputs=str(self._path("inputs")),
-            outputs=str(self._path("outputs")),
+            inputs=self._inputs,
+            outputs=self._outputs,
             live=self._live,
         )
 
@@ -634,14 +635,11 @@ class Prover:
             Server.serve,
             self._limit_s,
             folder=str(folder),
-            inputs=str(self._path("inputs")),
-            outputs=str(self._path("outputs")),
+            inputs=self._inputs,
+            outputs=self._outputs,
             precision=precision,
             on_torch=number % 4 != 3,
         )
-
-    def _path(self, name: str) -> Path:
-        return self._scratch / f"{name}.npz"
 
 
 def between(sizes: Sequence[int], most: int = MOST_BETWEEN) -> list[int]:
