@@ -211,7 +211,7 @@ def serve(path: str) -> None:
     import torch  # noqa: F401
 
     import frameworktax.analysis.document
-    import frameworktax.cli.app  # noqa: F401
+    import frameworktax.cli  # noqa: F401
 
     for name in runtimes.names():
         runtimes.get(name)

@@ -53,8 +53,7 @@ def test_an_early_interrupt_is_said():
     """Ctrl-C while a command still imports what it needs."""
     early = (
         "import sys\n"
-        "from frameworktax.cli import main\n"
-        "from frameworktax.cli.app import app\n"
+        "from frameworktax.cli import app, main\n"
         "@app.command()\n"
         "def slow() -> None:\n"
         "    raise KeyboardInterrupt\n"

@@ -7,7 +7,7 @@ import pytest
 import sample_records
 
 from frameworktax import cli
-from frameworktax.cli.app import RETIRED, replacement
+from frameworktax.cli import RETIRED, replacement
 
 MLP = """
 import torch

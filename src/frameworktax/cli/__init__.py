@@ -7,13 +7,12 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from frameworktax.cli import lists, measure, report, run, store
-from frameworktax.cli.app import app, replacement
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
 from frameworktax.cli.options import QUIET, VERBOSE
 from frameworktax.errors import FrameworktaxError, one_line
@@ -24,6 +23,36 @@ CRASHED = 70
 """A fault of this program (EX_SOFTWARE): no code of a verdict, and none of wrong use."""
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 """What typer's parser raises; newer ones carry a click of their own, so it is found from here."""
+RETIRED = {
+    "validate": "'make validate' in a clone of the repository measures the errors of predictions",
+    "list coverage": "see docs/results/coverage.md, or 'frameworktax list runtimes'",
+    "env": "install a runtime's packages beside the others: pip install 'frameworktax[jax]'",
+    "store push": "a store is a folder of files: copy it with rsync, aws s3 sync or hf upload",
+    "store pull": "a store is a folder of files: copy it with rsync, aws s3 sync or hf download",
+    "store merge": "two stores in one folder are a store: cp node-1/*.jsonl node-2/*.jsonl all/",
+    "store prune --keep-last": "a session is a file: remove the oldest SESSION.jsonl of the store",
+    "store prune --older-than": "a session is a file: remove the oldest SESSION.jsonl of the store",
+    "store prune --failed": "measure tries a failed point again, sweep study.attempts times in all",
+    "store export --table": "--json FILE of a report has every sample of each point",
+    "report --last": "a session is a file of the store: frameworktax report STORE/SESSION.jsonl",
+    "compare --format": "-o FILE.md writes a comment, --json FILE the whole comparison",
+    "explain --batch": "another size is measured: frameworktax measure MODEL --batch 8",
+    "explain --width": "another size is measured: frameworktax measure MODEL --width 2",
+    "explain --depth": "another size is measured: frameworktax measure MODEL --depth 2",
+    "schema study": "docs/studies.md says what a study may hold; init writes one",
+    "init --from-optimum-benchmark": "write its models and shapes into [grid]; see docs/studies.md",
+}
+"""Commands and options that the previous version had, each with what replaced it."""
+
+app = typer.Typer(
+    name="frameworktax",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich for help costs more than the help
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure, itemise, explain and cut the framework tax of neural-network inference.",
+)
 VERBS: Mapping[str, Callable[..., Any]] = {
     "ablate": measure.ablate_command,
     "attach": run.attach_command,
@@ -98,6 +127,16 @@ def main() -> None:
         if code == INTERRUPTED:  # typer returns it for a Ctrl-C, and says nothing
             fail("interrupted", INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def replacement(arguments: Sequence[str]) -> str | None:
+    """Return what replaced the retired command in these arguments; None if none is retired."""
+    words = [word.partition("=")[0] for word in arguments]
+    for command, instead in RETIRED.items():
+        verb, *rest = command.split()
+        if words[:1] == [verb] and set(rest) <= set(words):
+            return f"'{command}' was removed: {instead}"
+    return None
 
 
 def _crashed(error: Exception) -> NoReturn:
