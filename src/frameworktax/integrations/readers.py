@@ -20,7 +20,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from frameworktax.analysis import curves, regime
-from frameworktax.analysis.estimates import difference, median_interval, one_minus, quotient
+from frameworktax.analysis.estimates import (
+    difference,
+    exactly,
+    median_interval,
+    one_minus,
+    quotient,
+)
 from frameworktax.errors import UsageError
 from frameworktax.records import (
     Curve,
@@ -48,8 +54,6 @@ LATENCY, KERNEL, IGNORED, REPEATS = (
 TEXTS = ("model", "runtime", "precision", "platform")
 WHOLE = ("batch", "length", "image_size", "threads")
 NUMBERS = (*WHOLE, "width", "depth")
-FIELDS = ("batch", "length", "image_size", "width", "depth")
-"""Axes that a workload has."""
 AS_GIVEN = "as given, no interval"
 REPEATED = "mean of repeats"
 CALLS = "median of calls of one process"
@@ -130,12 +134,10 @@ def _document(table: Found) -> Run:
         (members, _curve(axis, [(table.rows[i], measurements[i]) for i in members]))
         for axis, members in _series(table.rows)
     ]
-    slopes = {
-        i: slope
-        for members, curve in drawn
-        if curve.axis == "batch"
-        for i, slope in zip(members, curve.elasticity, strict=True)
-    }
+    slopes: dict[int, float | None] = {}
+    for members, curve in drawn:
+        if curve.axis == "batch":
+            slopes |= zip(members, curve.elasticity, strict=True)
     measurements = [
         replace(m, regime=_regime(m, slopes.get(i))) for i, m in enumerate(measurements)
     ]
@@ -162,9 +164,8 @@ def _headline(
     measurements: Sequence[Measurement], sentences: Sequence[str], latency_only: bool
 ) -> str:
     parts = []
-    billed = next(((m, m.tax_share.value) for m in measurements if m.tax_share is not None), None)
-    if billed is not None:
-        m, share = billed
+    billed = [(m, m.tax_share.value) for m in measurements if m.tax_share is not None]
+    for m, share in billed[:1]:
         where = f"{m.workload.model}, {m.runtime}, batch {m.workload.batch}"
         parts.append(f"{where}: {100 * share:.0f} % framework tax")
     if sentences:
@@ -191,12 +192,8 @@ def _estimate(values: Sequence[float], correlated: bool) -> tuple[Estimate, Note
     """Return what values are worth, and a note where an interval is missing or too narrow."""
     found = median_interval(values, CALLS) if correlated else mean_interval(values, REPEATED)
     if found is None:
-        return _exactly(median(values), len(values)), NO_INTERVAL
+        return replace(exactly(median(values), AS_GIVEN), n=len(values)), NO_INTERVAL
     return found, NARROW if correlated else None
-
-
-def _exactly(value: float, n: int) -> Estimate:
-    return Estimate(value=value, low=value, high=value, method=AS_GIVEN, n=n)
 
 
 def _measurement(row: Row) -> Measurement:
@@ -209,7 +206,7 @@ def _measurement(row: Row) -> Measurement:
     known: dict[str, Any] = {
         name: int(value) if name in WHOLE else value
         for name, value in row.values.items()
-        if name in FIELDS
+        if name in NUMBERS and name != "threads"
     }
     billed: dict[str, Any] = {}
     if row.kernel_ns:
@@ -257,7 +254,16 @@ def _curve(axis: str, points: Sequence[tuple[Row, Measurement]]) -> Curve:
     first, values = points[0][0], [row.values[axis] for row, _ in points]
     latency = [m.latency_ns for _, m in points]
     known = [estimate.value for estimate in latency if estimate is not None]
-    free, bound = _free(axis, values, known, [row.latency_ns for row, _ in points])
+    repeats: list[curves.Blocks] = [
+        {(n, i): ns for i, ns in enumerate(row.latency_ns)}
+        for n, (row, _) in zip(values, points, strict=True)
+    ]
+    free, bound = None, False
+    if axis == "batch" and all(len(given) > 1 for given in repeats):
+        free, bound = curves.free_batch_interval(values, repeats)
+    elif axis != "batch" or values[0] == 1:
+        value, bound = curves.free_batch(values, known)
+        free = exactly(value, AS_GIVEN)
     return Curve(
         model=first.model,
         runtime=first.runtime,
@@ -271,25 +277,6 @@ def _curve(axis: str, points: Sequence[tuple[Row, Measurement]]) -> Curve:
         regimes=(),
         elasticity=tuple(regime.elasticities(values, known)),
     )
-
-
-def _free(
-    axis: str,
-    values: Sequence[float],
-    latency_ns: Sequence[float],
-    repeats: Sequence[tuple[float, ...]],
-) -> tuple[Estimate | None, bool]:
-    """Return the largest free value, and whether it is a lower bound; None off batch 1."""
-    if axis == "batch" and values[0] != 1:
-        return None, False
-    if axis == "batch" and all(len(given) > 1 for given in repeats):
-        calls = zip(values, repeats, strict=True)
-        blocks: list[curves.Blocks] = [
-            {(n, i): ns for i, ns in enumerate(given)} for n, given in calls
-        ]
-        return curves.free_batch_interval(values, blocks)
-    value, bound = curves.free_batch(values, latency_ns)
-    return _exactly(value, 1), bound
 
 
 def _regime(m: Measurement, slope: float | None) -> Regime | None:
@@ -306,9 +293,8 @@ def _sentence(curve: Curve) -> str:
     known = [e.value for e in curve.latency_ns if e is not None]
     flat = regime.flat_to(curve.values, known)
     linear = regime.linear_from(curve.values, curve.elasticity)
-    shape = f"not flat over {curve.axis}"
-    if flat > curve.values[0]:
-        shape = f"flat to {curve.axis} {flat:g}"
+    is_flat = flat > curve.values[0]
+    shape = f"flat to {curve.axis} {flat:g}" if is_flat else f"not flat over {curve.axis}"
     end = f", linear from {linear:g}" if linear is not None else ""
     return f"{curve.model}, {curve.runtime}, {curve.precision}: {shape}{end}"
 
@@ -341,6 +327,12 @@ def _number(value: Any) -> float | None:
     except OverflowError:  # an integer of a thousand digits
         return None
     return found if math.isfinite(found) and found > 0 else None
+
+
+def _times_ns(values: Any, scale: float) -> tuple[float, ...]:
+    """Return the times in what may be a list, in ns; none of an unknown unit, whose scale is 0."""
+    known = values if isinstance(values, list) and scale else ()
+    return tuple(time * scale for value in known if (time := _number(value)))
 
 
 def _inside(data: Any, *names: str) -> Mapping[str, Any]:
@@ -478,23 +470,19 @@ def _rows(path: Path, table: Any) -> list[Row]:
     ]
     found = []
     for ((texts, known), foreign), (latency, kernel) in samples.items():
-        values, labels = dict(known), []
-        for n, name in varying:
-            if (number := _finite(foreign[n])) is not None:
-                values[name] = number
-            elif foreign[n]:
-                labels.append(foreign[n])
+        numbers = {name: _finite(foreign[n]) for n, name in varying}
+        labels = [foreign[n] for n, name in varying if numbers[name] is None and foreign[n]]
+        values = dict(known) | {name: x for name, x in numbers.items() if x is not None}
         words = dict(zip(TEXTS, texts, strict=True))
-        if labels:
-            words["model"] += f" ({', '.join(labels)})"
-        found.append(
-            Row(**words, values=values, latency_ns=tuple(latency), kernel_ns=tuple(kernel))
-        )
-    timed = [row for row in found if row.latency_ns]
-    if not timed:
-        what = "kernel times and no latencies" if found else "a header and no rows"
+        words["model"] += f" ({', '.join(labels)})" if labels else ""
+        if latency:
+            found.append(
+                Row(**words, values=values, latency_ns=tuple(latency), kernel_ns=tuple(kernel))
+            )
+    if not found:
+        what = "kernel times and no latencies" if samples else "a header and no rows"
         raise UsageError(f"{path}: {what}")
-    return timed
+    return found
 
 
 def _point(
@@ -504,15 +492,10 @@ def _point(
     axis, value = named.pop("axis", ""), named.pop("axis_value", "")
     if axis:
         named[_our_name(axis) or axis] = value
-    texts = {"model": model, **dict.fromkeys(TEXTS[1:], "unknown")}
-    texts |= {name: cell for name, cell in named.items() if name in TEXTS and cell}
+    said = {name: cell for name, cell in named.items() if cell}
+    texts = {name: said.pop(name, "unknown" if name != "model" else model) for name in TEXTS}
     texts["precision"] = _our_precision(texts["precision"])
-    values = tuple(
-        (name, _value(cell, name, place))
-        for name, cell in named.items()
-        if name not in TEXTS and cell
-    )
-    return tuple(texts.values()), values
+    return tuple(texts.values()), tuple((n, _value(cell, n, place)) for n, cell in said.items())
 
 
 def _finite(cell: str) -> float | None:
@@ -562,10 +545,9 @@ def optimum_benchmark(path: Path) -> Found | None:
         alone = (f for f in path.rglob("benchmark_report.json") if f.parent not in whole)
         files += sorted(alone)[:MAX_FILES]
     found = [read for file in files if (read := _report(file)) is not None]
-    if not found:
-        return None
     environments = (environment for _, environment in found if environment is not None)
-    return Found("optimum-benchmark", [row for row, _ in found], next(environments, None))
+    rows = [row for row, _ in found]
+    return Found("optimum-benchmark", rows, next(environments, None)) if rows else None
 
 
 def _report(path: Path) -> tuple[Row, Environment | None] | None:
@@ -615,10 +597,7 @@ def _report(path: Path) -> tuple[Row, Environment | None] | None:
 
 def _latency_ns(report: Mapping[str, Any], phase: str) -> tuple[float, ...]:
     latency = _inside(report, phase, "latency")
-    scale, values = UNITS.get(str(latency.get("unit"))), latency.get("values")
-    if scale is None or not isinstance(values, list):
-        return ()
-    return tuple(time * scale for value in values if (time := _number(value)))
+    return _times_ns(latency.get("values"), UNITS.get(str(latency.get("unit")), 0.0))
 
 
 def _optimum_environment(found: Mapping[str, Any]) -> Environment | None:
@@ -696,9 +675,7 @@ def _test(path: Path, test: Mapping[str, Any]) -> Row:
         texts["model"] += f" ({', '.join(others)})"
     texts["precision"] = _our_precision(texts.get("precision", "unknown"))
     stats = _inside(test, "stats")
-    data = stats.get("data")
-    times = [time for value in data if (time := _number(value))] if isinstance(data, list) else []
-    summary = None
+    times, summary = _times_ns(stats.get("data"), UNITS["s"]), None
     if not times:
         mean, count = _number(stats.get("mean")), _number(stats.get("rounds"))
         spread = 0.0 if stats.get("stddev") == 0 else _number(stats.get("stddev"))
@@ -708,10 +685,4 @@ def _test(path: Path, test: Mapping[str, Any]) -> Row:
             )
         scale = UNITS["s"]
         summary = (mean * scale, spread * scale / math.sqrt(count), int(count))
-    return Row(
-        **texts,
-        values=values,
-        latency_ns=tuple(time * UNITS["s"] for time in times),
-        summary=summary,
-        correlated=True,
-    )
+    return Row(**texts, values=values, latency_ns=times, summary=summary, correlated=True)
