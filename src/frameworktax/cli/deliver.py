@@ -138,36 +138,29 @@ class Output:
 
             write(run, self._report)
 
-    def run(self, run: Run, *kept: str) -> None:
-        """Write and print a run; ``kept`` is said of it in the last line."""
+    def run(self, run: Run, store: Path | None = None) -> None:
+        """Write and print a run; the last line says what is kept where."""
         from frameworktax.report.run_blocks import run_blocks
+        from frameworktax.report.words import points_text
 
         if self.prints:  # first: a file that cannot be written leaves the tables
             self.blocks(run_blocks(run, folded=self._verbose))
         self.files(run)
-        files = [*kept]
-        files += [f"document in {self._json_file}"] if self._json_file else []
-        files += [f"report in {self._report}"] if self._report else []
-        if self.prints and files:
-            console().print(flat(", ".join(files)), style="dim", markup=False, soft_wrap=True)
+        kept = [points_text(run.points)] if store and run.points is not None else []
+        places = {"samples": store, "document": self._json_file, "report": self._report}
+        kept += [f"{what} in {place}" for what, place in places.items() if place]
+        if self.prints and kept:
+            console().print(flat(", ".join(kept)), style="dim", markup=False, soft_wrap=True)
 
     def results(self, results: Results) -> None:
         """Write and print what was measured; points that are missing are said even if quiet."""
-        self.run(results.run, *self.kept(results))
-        points = results.run.points
-        if self._quiet and points is not None and points.measured < points.asked:
-            counted, _ = self.kept(results)
-            missing = f"{counted} measured; see which: frameworktax report {results.store}"
-            print(f"frameworktax: {missing}", file=sys.stderr)
-
-    @staticmethod
-    def kept(results: Results) -> list[str]:
-        """Return how many points there are, and where: the last line of results."""
         from frameworktax.report.words import points_text
 
+        self.run(results.run, results.store)
         points = results.run.points
-        counted = [] if points is None else [points_text(points)]
-        return [*counted, f"samples in {results.store}"]
+        if self._quiet and points is not None and points.measured < points.asked:
+            see = f"see which: frameworktax report {results.store}"
+            print(f"frameworktax: {points_text(points)} measured; {see}", file=sys.stderr)
 
     def view(self, budget_s: float = 0.0) -> ProgressView | nullcontext[None]:
         """Return a reporter on standard error, as a context; None in it for ``--quiet``."""

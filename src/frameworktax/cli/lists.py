@@ -63,21 +63,18 @@ def list_runtimes(as_json: AsJson = False, device: Device = "auto") -> None:
     from frameworktax.runtimes.base import Target
 
     target = Target(device=api.pick_device(device))
-    rows: list[dict[str, Any]] = []
-    for name in runtimes.names():
-        runtime = runtimes.get(name)
-        reason = runtime.missing(target)
-        rows.append(
-            {
-                "name": name,
-                "paradigm": runtime.paradigm,
-                "devices": list(runtime.devices),
-                "precisions": list(runtime.precisions),
-                "options": dict(runtime.options),
-                "available": reason is None,
-                "reason": reason,
-            }
-        )
+    rows: list[dict[str, Any]] = [
+        {
+            "name": runtime.name,
+            "paradigm": runtime.paradigm,
+            "devices": list(runtime.devices),
+            "precisions": list(runtime.precisions),
+            "options": dict(runtime.options),
+            "available": (reason := runtime.missing(target)) is None,
+            "reason": reason,
+        }
+        for runtime in map(runtimes.get, runtimes.names())
+    ]
     print_list(
         rows,
         as_json,

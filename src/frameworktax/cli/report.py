@@ -86,7 +86,7 @@ def report_command(
             before, results = results, api.read_store(after, wanted)
             beside = comparing.compare(before, results, across=True).comparison
         if output is None:
-            out.run(results.run, *out.kept(results))
+            out.run(results.run, results.store)
             return
         write(results.run, output, beside, figure or "latency", before.run if before else None)
         out.line(f"written: {output}")

@@ -45,9 +45,14 @@ def scripts_data(
     ``charts``: place in the page → picture, or the number of a line.
     """
     drawn = {name: one if isinstance(one, int) else asdict(one) for name, one in charts.items()}
+    downloads: dict[str, Any] = {}
+    if len(run.measurements) <= DOCUMENT_POINTS:  # without raw samples, which the store has
+        lean = (replace(m, samples_ns=(), blocks_ns=(), calibrator_ns=()) for m in run.measurements)
+        whole = dump(replace(run, measurements=tuple(lean)))
+        downloads = {"run": whole, "csv": csv_text(run)}
     runtimes = list(dict.fromkeys(m.runtime for m in points))
     return {
-        **(_downloads(run) if len(run.measurements) <= DOCUMENT_POINTS else {}),
+        **downloads,
         "columns": columns(points),
         "lines": [rounded(asdict(line)) for line in lines],
         "charts": rounded(drawn),
@@ -83,12 +88,6 @@ def _coded(texts: Sequence[object]) -> dict[str, Any]:
     numbers: dict[object, int] = {}
     at = [None if text is None else numbers.setdefault(text, len(numbers)) for text in texts]
     return {"of": list(numbers), "at": at}
-
-
-def _downloads(run: Run) -> dict[str, Any]:
-    """Return the document without raw samples, which the store has, and one row a point."""
-    lean = (replace(m, samples_ns=(), blocks_ns=(), calibrator_ns=()) for m in run.measurements)
-    return {"run": dump(replace(run, measurements=tuple(lean))), "csv": csv_text(run)}
 
 
 # --- what if -----------------------------------------------------------------------------------

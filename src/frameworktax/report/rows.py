@@ -57,15 +57,11 @@ def csv_text(run: Run) -> str:
     writer = csv.DictWriter(out, CSV_FIELDS, lineterminator="\n")
     writer.writeheader()
     for row in map(csv_row, run.measurements):
-        writer.writerow({key: inert(value) for key, value in row.items()})
+        for name, value in row.items():
+            if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+                row[name] = f"'{value}"
+        writer.writerow(row)
     return out.getvalue()
-
-
-def inert(value: object) -> object:
-    """Return the value; text that a spreadsheet would run gets an apostrophe before it."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
-    return value
 
 
 def write_parquet(run: Run, path: Path) -> None:

@@ -19,7 +19,7 @@ from frameworktax.analysis.curves import free_batch, free_batch_interval
 from frameworktax.analysis.estimates import exactly, scaled
 from frameworktax.records import SEED, Estimate
 from frameworktax.reproduce import paper
-from frameworktax.reproduce.rows import NotEvaluable, Row, by_machine, select, values
+from frameworktax.reproduce.rows import WORDS, NotEvaluable, Row, by_machine, select, values
 from frameworktax.reproduce.studies import Claim, Part
 from frameworktax.stats import NORMAL_95
 
@@ -27,15 +27,8 @@ PAIRED = ("model", "batch", "length", "image_size", "width", "depth", "input", "
 """Axes that two points of one pair share."""
 FASTER = 1.15
 """Ratio of two peaks from which on one device is the faster."""
-PROXIES = {
-    "flops": "FLOPs",
-    "full_macs": "MACs, all of them (half the FLOPs)",
-    "macs": "MACs as the paper counts: linear and convolution layers",
-    "parameters": "parameters",
-    "layers": "depth in layers",
-    "operators": "operators",
-    "launches": "kernel launches",
-}
+PROXIES = WORDS["proxies"]
+"""Count that may predict latency → what it is."""
 FEWEST = 5
 """Points below which a rank correlation says nothing."""
 DRAWS = 2000

@@ -11,7 +11,7 @@ from frameworktax.report import charts, vega
 from frameworktax.report.vega import Spec, colours
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.results import Reproduction, StudyResult
-from frameworktax.reproduce.rows import AXES, Row, select
+from frameworktax.reproduce.rows import AXES, WORDS, Row, select
 from frameworktax.reproduce.studies import Panel
 
 Point = dict[str, Any]
@@ -22,21 +22,7 @@ ALONE = (500, 250)
 """The same of a drawing that stands alone, because one side has no numbers."""
 FONT = 14
 """Pixels; a picture of two drawings printed 84 mm wide still has letters of 6 points."""
-WORDS = {
-    "latency": "total latency",
-    "kernel": "kernel time",
-    "tax": "framework tax",
-    "macs": "giga-MACs",
-    "batch": "batch size",
-    "length": "length",
-}
-RUNTIMES = {
-    "eager": "PyTorch",
-    "torchscript": "TorchScript",
-    "onnxruntime": "ONNX Runtime",
-    "cuda-graph": "CUDA graphs",
-    "nested": "nested tensors",
-}
+NAMES, RUNTIMES = WORDS["figures"], WORDS["runtimes"]
 QUANTITY_COLOURS = {"latency": "#0f7fc4", "kernel": "#009e73", "tax": "#d55e00"}
 SPREAD = ("#0f7fc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#8a6fd1", "#17a2a2", "#6f7f2f")
 
@@ -68,7 +54,7 @@ def _y_axis(panel: Panel, shown: list[Point]) -> Spec:
 
 def _colours(panel: Panel, names: list[str]) -> list[str]:
     if len(panel.quantities) > 1:
-        by_word = {WORDS[q]: colour for q, colour in QUANTITY_COLOURS.items()}
+        by_word = {NAMES[q]: colour for q, colour in QUANTITY_COLOURS.items()}
         return [by_word[name] for name in names]
     if panel.series == ("runtime",):
         runtimes = {shown: name for name, shown in RUNTIMES.items()}
@@ -107,7 +93,7 @@ def _x(row: Row, name: str) -> float | None:
 
 def _series(row: Row, panel: Panel, quantity: str) -> str:
     if len(panel.quantities) > 1:
-        return WORDS[quantity]
+        return NAMES[quantity]
     said = []
     for axis in panel.series:
         value = row.at.get(axis)
@@ -145,7 +131,7 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
             "width": width,
             "height": height,
             "points": mine,
-            "x_title": WORDS.get(panel.x, panel.x),
+            "x_title": NAMES.get(panel.x, panel.x),
             "y_title": None if sides else "latency, ms",
             **_x_axis(panel, shown),
             **_y_axis(panel, shown),

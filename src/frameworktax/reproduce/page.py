@@ -15,23 +15,10 @@ from frameworktax.report.words import NONE, interval, milliseconds, percent
 from frameworktax.reproduce import figures, paper
 from frameworktax.reproduce.claims import PROXIES, Finding, Judged, estimate_text, value_text
 from frameworktax.reproduce.results import TIMES, Reproduction, StudyResult
-from frameworktax.reproduce.rows import Row, select
+from frameworktax.reproduce.rows import WORDS, Row, select
 
 TITLE = "The paper on this machine"
-SIZES = {
-    "small": (
-        "Small scale: the paper's models at an eighth of their width, 16 tokens or 64 pixels, so "
-        "that batch 1 on one CPU thread is near the border that it has on their GPU; fewer batch "
-        "sizes. Depth, operators and the order of every axis are the paper's."
-    ),
-    "full": "Full scale: the paper's sizes.",
-}
-VERDICTS = {
-    "holds": "holds",
-    "does-not-hold": "does not hold",
-    "cannot-be-judged": "cannot be judged here",
-}
-STYLES = {"holds": "good", "does-not-hold": "bad", "cannot-be-judged": "warning"}
+VERDICTS, STYLES = WORDS["verdicts"], WORDS["styles"]
 NOT_GIVEN = "none given"
 """In a study file: a number that the paper does not give."""
 FILLED = {"sm_active": "SM activity", "warp_occupancy": "warp occupancy"}
@@ -163,7 +150,7 @@ def _setting(found: Reproduction) -> str:
     named = [f"{name} {versions[name]}" for name in LIBRARIES if name in versions]
     where = f"{found.machines[-1]}, {machine.cores} processors" if machine else "?"
     return (
-        f"{SIZES[found.scale]} Measured on {where}; {', '.join(named)}; one thread. "
+        f"{WORDS['scales'][found.scale]} Measured on {where}; {', '.join(named)}; one thread. "
         "Latency is the pipelined kind, as the paper's. A verdict is computed from 95 % intervals "
         "by the rule in the study's file: a claim holds if the whole interval lies inside its "
         "bound, does not if it lies outside, and cannot be judged if it lies across or a number is "

@@ -5,8 +5,10 @@ The two never stand in one table: a rule or a chart is given either ours or the 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from frameworktax.analysis.curves import Blocks
@@ -17,6 +19,10 @@ AXES = (
     *("model", "runtime", "precision", "batch", "length", "image_size", "width", "depth", "input"),
     *("phase", "regime", "panel"),
 )
+WORDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    Path(__file__).with_name("words.toml").read_text(encoding="utf-8")
+)
+"""How the page and the figures name things."""
 ROLES = {"onnxruntime-cuda": "onnxruntime"}
 """Runtimes that play another's part on a device."""
 
