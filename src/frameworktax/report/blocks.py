@@ -205,7 +205,7 @@ def table(
 def listed(
     title: str,
     things: Iterable[T],
-    columns: Mapping[Column, Callable[[T], Cell | str]],
+    columns: Mapping[Column | str, Callable[[T], Cell | str]],
     **more: Any,
 ) -> Table:
     """Return a table with a row a thing; ``columns``: head → the cell of a thing under it."""

@@ -10,7 +10,6 @@ from frameworktax.records import point_name
 from frameworktax.report.blocks import (
     Block,
     Cell,
-    Column,
     Heading,
     Note,
     Notes,
@@ -45,13 +44,13 @@ def changes(comparison: Comparison) -> Table:
         "",
         comparison.points,
         {
-            Column(metric): change_name,
+            metric: change_name,
             right("before"): lambda c: time_text(c.before.value if c.before else None),
             right("after"): lambda c: time_text(c.after.value if c.after else None),
             right("change (95 % interval)"): lambda c: Cell(
                 change_text(c), style=c.verdict if c.ratio else "dim"
             ),
-            Column("verdict"): lambda c: Cell(
+            "verdict": lambda c: Cell(
                 f"{MARKS[c.verdict]} {c.verdict}{', beyond the gate' * (c.gate == 'regressed')}",
                 style=c.verdict,
                 short=f"{MARKS[c.verdict]}{' gate' if c.gate == 'regressed' else ''}",
@@ -68,7 +67,7 @@ def places(comparison: Comparison) -> list[Table]:
             f"Where the tax changed, ms in a call: {change_name(change)}",
             change.moved,
             {
-                Column("layer, without the modules inside it"): lambda one: one.name,
+                "layer, without the modules inside it": lambda one: one.name,
                 right("before"): lambda one: milliseconds(one.before.value),
                 right("after"): lambda one: milliseconds(one.after.value),
                 right("change"): lambda one: Cell(

@@ -116,8 +116,8 @@ def latencies(family: Family) -> Table:
     measured = family.measured
     has_free = any(c.free_batch for c in family.curves if c.runtime in family.runtimes)
     has_outputs = any(m.parity is not None for m in measured)
-    columns = [Column("runtime"), *(right(f"batch {b}") for b in family.batches)]
-    columns += [right("free up to batch")] * has_free + [Column("outputs")] * has_outputs
+    columns: list[Column | str] = ["runtime", *(right(f"batch {b}") for b in family.batches)]
+    columns += [right("free up to batch")] * has_free + ["outputs"] * has_outputs
     rows = [
         [
             Cell(runtime),
@@ -205,7 +205,7 @@ def _outputs(family: Family, runtime: str) -> Cell:
 # --- where the time goes --------------------------------------------------------------------------
 
 
-BREAKDOWN = (right("framework tax"), Column("breakdown"), Column("most of the tax"))
+BREAKDOWN = (right("framework tax"), "breakdown", "most of the tax")
 
 
 def breakdown(family: Family) -> Table:
@@ -300,11 +300,11 @@ def place_table(subject: str, rows: Sequence[Where], *, folded: bool) -> Table:
         f"Where the tax arises: {subject}, ms in a call",
         rows,
         {
-            Column("layer"): _layer,
+            "layer": _layer,
             right("tax"): lambda p: _estimate(p.tax_ns, milliseconds(p.tax_ns.value)),
             right("share"): lambda p: percent(p.share),
-            Column("mostly"): lambda p: label(p.line),
-            Column("source"): lambda p: Cell(p.source.rpartition("/")[2], exact=p.source),
+            "mostly": lambda p: label(p.line),
+            "source": lambda p: Cell(p.source.rpartition("/")[2], exact=p.source),
         },
         hint=_said(
             "* without the modules inside it" if any(p.alone for p in rows) else "",
@@ -328,11 +328,11 @@ def operators(m: Measurement) -> Table:
         f"Operators: {m.runtime} at batch {m.workload.batch}, ms in a call",
         by_operator(m.layers)[:MOST],
         {
-            Column("operator"): lambda o: o.name or "outside operators",
+            "operator": lambda o: o.name or "outside operators",
             right("kernel"): lambda o: milliseconds(o.kernel_ns),
             right("tax"): lambda o: _estimate(o.tax_ns, milliseconds(o.tax_ns.value)),
             right("share of tax"): lambda o: percent(o.share),
-            Column("mostly"): lambda o: label(o.line),
+            "mostly": lambda o: label(o.line),
         },
     )
 
@@ -371,7 +371,7 @@ def tokens(family: Family) -> Table:
         f"Generating {w.new_tokens} tokens, {w.kv_cache} cache, ms",
         [m for m in family.measured if m.first_token_ns is not None],
         {
-            Column("runtime"): lambda m: m.runtime,
+            "runtime": lambda m: m.runtime,
             right("batch"): lambda m: str(m.workload.batch),
             right("first token"): lambda m: _estimate(m.first_token_ns),
             right("each further token"): lambda m: _estimate(m.per_token_ns),
@@ -385,7 +385,7 @@ def padding(family: Family) -> Table:
         f"Padding tax and framework tax at batch {family.batches[0]}",
         [m for m in family.smallest if m.padding_share is not None],
         {
-            Column("runtime"): lambda m: m.runtime,
+            "runtime": lambda m: m.runtime,
             right("tokens that are padding"): lambda m: percent(m.padding_share),
             right("framework tax"): tax_cell,
         },

@@ -26,28 +26,28 @@ STEPS = 8
 """Steps shown one by one; the document holds all of them."""
 LEADERS = 8
 NAME_LENGTH = 200
-Columns = dict[Column, Callable[[Any], str]]
+Columns = dict[Column | str, Callable[[Any], str]]
 STARTUP: Columns = {
     right("time"): lambda c: time_text(c["ns"]),
     right("in steps"): lambda c: time_text(c["in_steps_ns"] or None),
     right("calls"): lambda c: str(c["calls"]),
-    Column("kind"): lambda c: c["kind"],
-    Column("call"): lambda c: cut(c["name"]),
+    "kind": lambda c: c["kind"],
+    "call": lambda c: cut(c["name"]),
 }
 WAITS: Columns = {
     right("time"): lambda w: time_text(w["ns"]),
     right("calls"): lambda w: str(w["calls"]),
-    Column("operator, call"): lambda w: cut(", ".join(filter(None, (w["operator"], w["call"])))),
-    Column("waited for"): lambda w: cut(w["waited_for"] or "not in the file"),
-    Column("line of Python"): lambda w: cut(w["line"] or NONE),
+    "operator, call": lambda w: cut(", ".join(filter(None, (w["operator"], w["call"])))),
+    "waited for": lambda w: cut(w["waited_for"] or "not in the file"),
+    "line of Python": lambda w: cut(w["line"] or NONE),
 }
 DEVICES: Columns = {
-    Column("device"): lambda d: d[0],
+    "device": lambda d: d[0],
     right("busy"): lambda d: time_text(d[1]["kernel_ns"]),
     right("span"): lambda d: time_text(d[1]["span_ns"]),
     right("kernels"): lambda d: str(d[1]["kernels"]),
     right("copies"): lambda d: str(d[1]["copies"]),
-    Column("name"): lambda d: cut(d[1]["name"] or NONE),
+    "name": lambda d: cut(d[1]["name"] or NONE),
 }
 
 
@@ -129,10 +129,10 @@ def _starved_by(trace: Mapping[str, Any]) -> list[Table]:
     """Return what kept the devices waiting: lines of Python, or modules where none are known."""
     for kind, title in (("python", "line of Python"), ("module", "module")):
         if found := trace["starved_by"].get(kind):
-            columns = {
+            columns: Columns = {
                 right("device idle"): lambda f: time_text(f["ns"]),
                 right("share"): lambda f: _share(f["ns"], trace),
-                Column(title): lambda f: cut(f["name"]),
+                title: lambda f: cut(f["name"]),
             }
             return [listed(f"What kept devices waiting, by {title}", found[:LEADERS], columns)]
     return []
@@ -148,8 +148,8 @@ def _operators(trace: Mapping[str, Any]) -> Table:
                 right("own time"): lambda o: time_text(o["self_ns"]),
                 right("share"): lambda o: _share(o["self_ns"], trace),
                 right("calls"): lambda o: str(o["calls"]),
-                Column("computes"): lambda o: "" if o["tax_ns"] else "yes",
-                Column("operator"): lambda o: cut(o["name"]),
+                "computes": lambda o: "" if o["tax_ns"] else "yes",
+                "operator": lambda o: cut(o["name"]),
             },
         )
     return listed(
@@ -160,7 +160,7 @@ def _operators(trace: Mapping[str, Any]) -> Table:
             right("share"): lambda o: _share(o["tax_ns"], trace),
             right("kernels"): lambda o: time_text(o["kernel_ns"]),
             right("calls"): lambda o: str(o["calls"]),
-            Column("operator"): lambda o: cut(o["name"]),
+            "operator": lambda o: cut(o["name"]),
         },
     )
 
