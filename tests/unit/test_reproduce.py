@@ -15,7 +15,7 @@ from frameworktax.analysis.estimates import exactly
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError
 from frameworktax.records import Estimate
 from frameworktax.report import vega
-from frameworktax.report.html import document_html
+from frameworktax.report.html import write_page
 from frameworktax.report.render_markdown import markdown
 from frameworktax.reproduce import claims, figures, page, paper, studies
 from frameworktax.reproduce.claims import judge, verdict_of
@@ -493,11 +493,12 @@ def test_a_store_of_the_other_scale_is_named_in_the_refusal(tmp_path):
         reproduce(["table-1"], store=folder, scale="small", redraw=True)
 
 
-def test_names_from_outside_are_no_markup():
+def test_names_from_outside_are_no_markup(tmp_path):
     study = studies.load("figure-1")
     hostile = replace(data.ENVIRONMENT, cpu="<script>alert(1)</script>")
     found = told_of("figure-1", made.made(study, by_model({}), environment=hostile))
-    assert "<script" not in document_html("", list(page.page(found)))
+    write_page(tmp_path / "page.html", "", list(page.page(found)))
+    assert "<script" not in (tmp_path / "page.html").read_text()
     assert not re.search(r"(?<!\\)<", markdown(page.page(found, "x")))
 
 

@@ -26,7 +26,7 @@ from frameworktax.report.families import families
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.run_blocks import BREAKDOWN, breakdown_cells
 from frameworktax.report.words import NONE, milliseconds, plus_minus
-from frameworktax.runtimes.deployment import Manifest, Shape, served, shape_name
+from frameworktax.runtimes.deployment import Manifest, served, shape_name
 
 if TYPE_CHECKING:
     from frameworktax.optimize.race import Candidate
@@ -75,7 +75,11 @@ def shapes_table(manifest: Manifest) -> Table:
             "runtime": lambda shape: shape.runtime or "eager",
             right("latency"): lambda shape: _interval(shape.latency_ns, 1e-6),
             right("faster than eager"): lambda shape: _interval(shape.gain, 1),
-            right("difference (allowed)"): _difference,
+            right("difference (allowed)"): lambda shape: (
+                NONE
+                if shape.difference is None
+                else f"{shape.difference:.0e} ({shape.tolerance:g})"
+            ),
         },
         hint=" ".join(_between(manifest)),
     )
@@ -96,12 +100,6 @@ def _between(manifest: Manifest) -> Iterator[str]:
         )
     if manifest.unpadded:
         yield f"Not padded: {manifest.unpadded}."
-
-
-def _difference(shape: Shape) -> str:
-    if shape.difference is None:
-        return NONE
-    return f"{shape.difference:.0e} ({shape.tolerance:g})"
 
 
 def triple(estimate: Estimate | None) -> tuple[float, float, float] | None:
@@ -203,14 +201,12 @@ def document(found: Optimized) -> dict[str, object]:
                 "batch": one.workload.batch,
                 "length": one.workload.length,
                 "runtime": one.runtime,
-                "measured_as": one.measured.runtime if one.measured is not None else None,
-                "latency_ns": one.measured.latency_ns.value
-                if one.measured is not None and one.measured.latency_ns is not None
-                else None,
+                "measured_as": m.runtime if (m := one.measured) else None,
+                "latency_ns": m.latency_ns.value if m and m.latency_ns else None,
                 "gain": asdict(one.gain) if one.gain is not None else None,
                 "start_ns": one.start_ns,
-                "peak_memory_bytes": one.measured.peak_memory_bytes if one.measured else None,
-                "breakdown_ns": one.measured.bill_ns if one.measured else None,
+                "peak_memory_bytes": m.peak_memory_bytes if m else None,
+                "breakdown_ns": m.bill_ns if m else None,
                 "won": one.won,
                 "reason": one.reason or None,
             }

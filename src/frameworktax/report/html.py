@@ -47,10 +47,16 @@ SECTIONS = 12
 def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
     """Write blocks as a page of their own: Markdown where the suffix says so, else HTML.
 
+    HTML has no scripts; pictures are drawn in it.
+
     Raises:
         UsageError: it cannot be written, or the package that draws is not installed.
     """
-    write_text(path, markdown(blocks) if path.suffix == ".md" else document_html(title, blocks))
+    if path.suffix == ".md":
+        text = markdown(blocks)
+    else:
+        text = _rendered("document.html", title=title, found=blocks, css=_text("page.css"))
+    write_text(path, text)
 
 
 def page(run: Run, beside: Comparison | None = None, before: Run | None = None) -> str:
@@ -133,15 +139,6 @@ def comparison_fragment(comparison: Comparison) -> str:
 def blocks_html(blocks: Sequence[Block]) -> str:
     """Return blocks as HTML for a notebook, without scripts and styles of their own."""
     return _rendered("fragment.html", found=blocks)
-
-
-def document_html(title: str, blocks: Sequence[Block]) -> str:
-    """Return blocks as a page of its own without scripts; pictures are drawn in it.
-
-    Raises:
-        UsageError: there are pictures, and the package that draws is not installed.
-    """
-    return _rendered("document.html", title=title, found=blocks, css=_text("page.css"))
 
 
 # --- parts of the page -------------------------------------------------------------------------
