@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from frameworktax.cli import lists, measure, report, run, store
+from frameworktax.cli import lists, measure, report, run
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
 from frameworktax.cli.options import QUIET, VERBOSE
 from frameworktax.errors import FrameworktaxError, one_line
@@ -74,7 +74,7 @@ for name, verb in VERBS.items():
     # What follows the program of ``run`` is the program's own.
     app.command(name, context_settings={"allow_interspersed_args": name != "run"})(verb)
 app.add_typer(lists.lister, name="list")
-app.add_typer(store.commands, name="store")
+app.add_typer(lists.stores, name="store")
 
 
 def main() -> None:
