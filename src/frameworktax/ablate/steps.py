@@ -196,10 +196,8 @@ def _steps(
             rung=rung,
             measured=measured.get(rung.point),
             reason=reasons[rung.name],
-            added=effects.get((rung.name, "added")),
-            alone=effects.get((rung.name, "alone")),
             alone_reason=why_not_alone(rung),
-            total=effects.get((rung.name, "total")),
+            **{kind: effects.get((rung.name, kind)) for kind in ("added", "alone", "total")},
         )
         for rung in rungs
     )

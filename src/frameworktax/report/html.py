@@ -245,13 +245,10 @@ def _templates() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters |= {f.__name__: f for f in (label, percent, duration, vega.svg)}
     found.filters["kind"] = lambda block: type(block).__name__
-    found.filters["label"] = label
-    found.filters["percent"] = percent
-    found.filters["duration"] = duration
     found.filters["colour"] = lambda line: LINE_COLOURS[line][0]
     found.filters["css"] = lambda style: style.replace(" ", "-")
-    found.filters["svg"] = vega.svg
     found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return found
 
