@@ -120,7 +120,7 @@ def compare_timers(workload: Workload, rounds: int, shuffle: random.Random) -> R
     timeit_ns: list[float] = []
 
     def ours() -> None:
-        block = timing.time_block(call, calls=calls)
+        block = timing.host_block(call, calls=calls)
         median_ns.append(median(block.latency_ns))
         mean_ns.append(block.pipelined_ns / block.pipelined_calls)
 

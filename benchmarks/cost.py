@@ -109,7 +109,7 @@ def by_turns(rounds: int) -> Row:
     gc.freeze()  # as in a measuring process
     null_ns, empty_ns = [], []
     for _ in range(rounds):
-        null_ns.append(fmean(timing.time_block(call, calls=timing.MAX_CALLS).latency_ns))
+        null_ns.append(fmean(timing.host_block(call, calls=timing.MAX_CALLS).latency_ns))
         empty_ns.append(fmean(empty_block(timing.MAX_CALLS)))
     return {
         "null_mean_ns": median(null_ns),
@@ -227,7 +227,7 @@ def sampled_blocks(workload: Workload, rounds: int) -> Row:
         for _ in range(rounds):
             for side in shuffle.sample(("on", "off"), 2):
                 with Sampling(active) if side == "on" else nullcontext():
-                    block = timing.time_block(call, calls=calls)
+                    block = timing.host_block(call, calls=calls)
                 found[f"means_{side}_ns"].append(block.pipelined_ns / block.pipelined_calls)
                 found[f"medians_{side}_ns"].append(float(median(block.latency_ns)))
         return {"method": active.name, "period_ns": active.period_ns, **found}

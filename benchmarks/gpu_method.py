@@ -92,9 +92,9 @@ def span_ns(gpu: Any, call: Callable[[], Any]) -> float:
 
 def times(gpu: Any, call: Callable[[], Any], calls: int = 30) -> tuple[float, float, float]:
     """Return median latency and enqueue, and pipelined time a call, ns."""
-    from frameworktax.measure.timing import time_block
+    from frameworktax.measure.timing import device_block
 
-    block = time_block(call, gpu.synchronize, calls=calls, on_device=True)
+    block = device_block(call, gpu.synchronize, calls=calls)
     pipelined = block.pipelined_ns / block.pipelined_calls
     return median(block.latency_ns), median(block.enqueue_ns or [0]), pipelined
 

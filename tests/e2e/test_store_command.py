@@ -31,7 +31,7 @@ def fill(folder: Path, hour: int) -> Path:
             own = {"session": session}
             if isinstance(record, Session):
                 own["started"] = f"2026-11-20T{hour}:00:00+00:00"
-            writer._line({**to_json(record), **own})
+            writer.append(json.dumps({**to_json(record), **own}).encode())
     return writer.path
 
 

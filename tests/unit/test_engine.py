@@ -1,6 +1,7 @@
 """What a worker's answer, or its failure, means to the session."""
 
 import errno
+import json
 import subprocess
 import sys
 import threading
@@ -14,7 +15,6 @@ from fake_workers import timed
 from frameworktax.errors import UsageError, UserModelError, WorkerError
 from frameworktax.measure import protocol
 from frameworktax.measure.process import Worker, decode
-from frameworktax.measure.protocol import Failure
 from frameworktax.measure.worker import Server
 from frameworktax.records import Attribution, Note
 
@@ -35,6 +35,17 @@ SAMPLED = Attribution(
 )
 
 
+class Answers(Server):
+    """Answers each request with what it is given."""
+
+    def step(self, answer):
+        return answer
+
+
+def line_of(answer):
+    return Answers().answer("step", {"answer": answer})
+
+
 @pytest.mark.parametrize(
     ("method", "answer"),
     [
@@ -48,7 +59,7 @@ SAMPLED = Attribution(
     ],
 )
 def test_answers_survive_the_way_over_the_socket_unchanged(method, answer):
-    line = protocol.encode(answer)
+    line = line_of(answer)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     assert decode(method, line) == answer
 
@@ -56,7 +67,7 @@ def test_answers_survive_the_way_over_the_socket_unchanged(method, answer):
 @pytest.mark.parametrize("answer", [1.5, None, BLOCK, float("nan"), "\udcff"])
 def test_an_answer_of_another_kind_is_a_failed_step(answer):
     with pytest.raises(WorkerError) as raised:
-        decode(Server.memory, protocol.encode(answer))
+        decode(Server.memory, line_of(answer))
     assert raised.value.status == "failed"
 
 
@@ -78,15 +89,15 @@ def test_where_no_process_can_be_started_the_step_has_failed(monkeypatch):
 def test_the_time_in_which_another_request_is_answered_does_not_count():
     """Batch sizes of a process are warmed up one after the other, the largest first in some."""
 
-    class Answers(Worker):
+    class Asked(Worker):
         def _begin(self, left_s):
             left.append(left_s())
 
         def _exchange(self, data, left_s):
-            return protocol.encode(1)
+            return line_of(1)
 
     now, left = [0], []
-    worker = Answers("test")
+    worker = Asked("test")
     second = threading.Thread(
         target=worker.request, args=(Server.memory, 5.0, lambda: now[0]), daemon=True
     )
@@ -100,7 +111,7 @@ def test_the_time_in_which_another_request_is_answered_does_not_count():
 
 def problem(method, status):
     with pytest.raises((UsageError, WorkerError)) as raised:
-        decode(method, protocol.encode(Failure(status=status, message="why")))
+        decode(method, json.dumps({"failure": {"status": status, "message": "why"}}).encode())
     return raised.value
 
 
@@ -139,8 +150,8 @@ def test_where_memory_ran_out_other_processes_get_the_cached_rest(
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     server = Server()
     server._loaded = SimpleNamespace(bind=bind)
-    failure = server.answer("bind", {"batch": 1, "limit_ns": 1})
-    assert failure.status == status
+    failure = json.loads(server.answer("bind", {"batch": 1, "limit_ns": 1}))["failure"]
+    assert failure["status"] == status
     assert bool(emptied) is given_back
 
 
@@ -150,6 +161,6 @@ def test_outputs_that_cannot_be_written_whole_leave_no_file(tmp_path):
     server = Server()
     server._loaded = SimpleNamespace(synchronize=lambda: None, outputs=lambda result: next(made))
     server._calls[1] = lambda: None
-    failure = server.answer("output", {"batch": 1, "path": str(tmp_path / "o.npz")})
-    assert isinstance(failure, Failure)
+    line = server.answer("output", {"batch": 1, "path": str(tmp_path / "o.npz")})
+    assert "failure" in json.loads(line)
     assert list(tmp_path.iterdir()) == []

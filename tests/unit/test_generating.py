@@ -35,7 +35,9 @@ def block_of(batch=1, calls=7):
     clock = FakeClock(start_ns=5)
     loaded = generating(clock)
     call = loaded.bind(batch)
-    return timing.time_block(call, calls=calls, first_token=loaded.first_token_ns, clock=clock)
+    return timing.token_block(
+        call, loaded.synchronize, loaded.first_token_ns, calls=calls, clock=clock
+    )
 
 
 def test_first_token_and_latency_are_those_of_the_same_call():
@@ -54,14 +56,14 @@ def test_without_generating_there_is_no_first_token():
     clock = FakeClock()
     loaded = FakeLoaded(clock)
     assert loaded.first_token_ns() is None
-    assert timing.time_block(loaded.bind(1), calls=5, clock=clock).first_token_ns is None
+    assert timing.host_block(loaded.bind(1), calls=5, clock=clock).first_token_ns is None
 
 
 def test_a_call_that_tells_no_first_token_makes_the_block_tell_none():
     clock = FakeClock()
     loaded = FakeLoaded(clock)
-    block = timing.time_block(
-        loaded.bind(1), calls=5, first_token=loaded.first_token_ns, clock=clock
+    block = timing.token_block(
+        loaded.bind(1), loaded.synchronize, loaded.first_token_ns, calls=5, clock=clock
     )
     assert block.first_token_ns is None
     assert block.latency_ns == (1_000,) * 5
@@ -115,7 +117,7 @@ def test_blocks_are_written_and_read_with_their_first_tokens(tmp_path):
     series = Series(FakeRuntime(), {POINT.workload.batch: POINT}, tmp_path)
     run = PointRun(series, POINT.workload.batch, 0, calls=7, call_ns=1)
     with store.Writer(tmp_path, "session") as writer:
-        Recorder(writer).block(run, 0, block_of())
+        Recorder(writer).found(run, 0, block_of())
     (_, block), _ = store.read(tmp_path)
     assert block.first_token_ns == block_of().first_token_ns
 

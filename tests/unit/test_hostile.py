@@ -332,9 +332,9 @@ def test_a_block_with_times_of_another_length_is_refused_with_a_note(tmp_path, f
             cpu_ns=6,
         )
         data = records.to_json(block)
-        writer._line({**data, field: [1, 1]})
-        writer._line({**data, "round": 1, field: [1, 1, 1]})
-        writer._line({**data, "round": 2, field: [1, 1, -1]})
+        for round_, times in enumerate(([1, 1], [1, 1, 1], [1, 1, -1])):
+            line = {**data, "round": round_, field: times}
+            writer.append(json.dumps(line).encode())
     found, notes = store.read(tmp_path)
     assert [record.round for record in found] == [1]
     assert [note.code for note in notes] == ["bad-line"]

@@ -252,7 +252,7 @@ def test_an_unwritable_place_is_one_line(tmp_path):
 
 def test_nan_is_never_written(tmp_path):
     with store.Writer(tmp_path, "s") as writer, pytest.raises(ValueError):
-        writer._line({"x": float("nan")})
+        writer.write(Calibration(session="s", round=1, latency_ns=(float("nan"),)))
 
 
 def test_session_ids_differ():

@@ -78,7 +78,7 @@ def test_a_fake_runtime_is_timed_exactly():
     runtime = FakeRuntime(loaded)
     assert runtime.missing(Target()) is None
     call = runtime.load(None, Target(), Path()).bind(3)
-    block = timing.time_block(call, calls=4, clock=clock)
+    block = timing.host_block(call, calls=4, clock=clock)
     # calls this short are dropped in the number that is timed
     assert block.latency_ns == (3_004, 3_005, 3_006, 3_007)
     (array,) = loaded.outputs(call())

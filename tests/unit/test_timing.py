@@ -10,7 +10,7 @@ from frameworktax.testing import FakeClock, FakeLoaded
 def test_a_host_block_drops_the_first_call_and_counts_both_timings():
     clock = FakeClock()
     call = FakeLoaded(clock, cost_ns=lambda batch, number: 9_000 if number == 0 else 1_000).bind(1)
-    block = timing.time_block(call, calls=5, clock=clock)
+    block = timing.host_block(call, calls=5, clock=clock)
     assert block.latency_ns == (1_000,) * 5
     assert block.pipelined_ns == 5_000
     assert block.pipelined_calls == 5
@@ -23,7 +23,7 @@ def test_calls_are_dropped_until_caches_are_warm():
     slow_at_first = [5_000_000, 4_000_000, 4_000_000, 3_000_000] + [2_000_000] * 20
     call = FakeLoaded(clock, cost_ns=lambda batch, number: slow_at_first[number]).bind(1)
     # 5 + 4 + 4 + 3 ms are the first 15 ms; what is timed comes after them
-    assert timing.time_block(call, calls=10, clock=clock).latency_ns == (2_000_000,) * 10
+    assert timing.host_block(call, calls=10, clock=clock).latency_ns == (2_000_000,) * 10
 
 
 def test_one_call_is_dropped_where_one_is_long():
@@ -33,14 +33,14 @@ def test_one_call_is_dropped_where_one_is_long():
         made.append(1)
         clock.work(40_000_000)
 
-    timing.time_block(call, calls=5, clock=clock)
+    timing.host_block(call, calls=5, clock=clock)
     assert len(made) == 6
 
 
 def test_a_host_block_carries_one_clock_reading_a_call():
     clock = FakeClock(tick_ns=7)
     call = FakeLoaded(clock, cost_ns=lambda batch, number: 1_000).bind(1)
-    assert timing.time_block(call, calls=6, clock=clock).latency_ns == (1_007,) * 6
+    assert timing.host_block(call, calls=6, clock=clock).latency_ns == (1_007,) * 6
 
 
 def test_waiting_shows_as_wall_over_cpu():
@@ -50,7 +50,7 @@ def test_waiting_shows_as_wall_over_cpu():
         clock.work(600)
         clock.wait(400)
 
-    block = timing.time_block(call, calls=5, clock=clock)
+    block = timing.host_block(call, calls=5, clock=clock)
     assert (sum(block.latency_ns), block.cpu_ns) == (5_000, 3_000)
 
 
@@ -58,9 +58,7 @@ def test_a_device_block_tells_latency_enqueue_and_pipelined_apart():
     clock = FakeClock()
     device = FakeDevice(clock)
     loaded = FakeLoaded(clock, lambda batch, number: 300, device, lambda batch: 1_000)
-    block = timing.time_block(
-        loaded.bind(1), loaded.synchronize, calls=5, on_device=True, clock=clock
-    )
+    block = timing.device_block(loaded.bind(1), loaded.synchronize, calls=5, clock=clock)
     assert block.enqueue_ns == (300,) * 5
     assert block.latency_ns == (1_300,) * 5
     # Five launches back to back: the device starts after the first launch and then never waits.
@@ -71,7 +69,7 @@ def test_the_collector_is_off_inside_and_back_on_after_a_block():
     import gc
 
     seen = []
-    timing.time_block(lambda: seen.append(gc.isenabled()), calls=5)
+    timing.host_block(lambda: seen.append(gc.isenabled()), calls=5)
     assert seen == [False] * 10
     assert gc.isenabled()
 
@@ -83,7 +81,7 @@ def test_a_failing_call_leaves_the_collector_on():
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        timing.time_block(call, calls=5)
+        timing.host_block(call, calls=5)
     assert gc.isenabled()
 
 

@@ -12,6 +12,7 @@ import contextlib
 import os
 import pickle
 import re
+import select
 import signal
 import socket
 import sys
@@ -200,16 +201,19 @@ class Worker:
 
     def _exchange(self, data: bytes, left_s: Callable[[], float]) -> bytes:
         """Send a request and return the answer's line; raises TimeoutError, ConnectionError."""
+        arrived = select.poll()
+        arrived.register(self._channel, select.POLLIN)
 
-        def receive(timeout_s: float) -> bytes:
-            self._channel.settimeout(timeout_s)
-            return self._channel.recv(1 << 20)
+        def wait(timeout_s: float) -> None:
+            if not arrived.poll(1000 * timeout_s):
+                raise TimeoutError
 
         self._channel.settimeout(left_s())
         self._channel.sendall(data)
         line = b""
         while not line.endswith(b"\n"):
-            chunk = _patiently(receive, left_s)
+            _patiently(wait, left_s)
+            chunk = self._channel.recv(1 << 20)
             if not chunk:
                 raise ConnectionResetError("the other end is closed")
             line += chunk

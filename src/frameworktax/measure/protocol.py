@@ -8,9 +8,8 @@ checked against the method's annotation.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from frameworktax.records import Attribution, Module, Note, Places
@@ -101,9 +100,3 @@ def places(found: Mapping[str, Any]) -> Places:
     modules = tuple(Module(**fields) for fields in found["modules"])
     fields = {**found, "modules": modules, "notes": notes(found["notes"])}
     return Places(session="", point="", process=0, **fields)
-
-
-def encode(answer: Any) -> bytes:
-    """Return an answer, or a ``Failure``, as a line."""
-    kind = "failure" if isinstance(answer, Failure) else "answer"
-    return json.dumps({kind: answer}, default=asdict).encode() + b"\n"

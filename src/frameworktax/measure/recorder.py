@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Literal
 
 from frameworktax import host, runtimes, store
@@ -136,11 +135,6 @@ class Recorder:
     def calibration(self, round_: int, timed: Block) -> None:
         """Write a block of the calibrator."""
         self.write(Calibration(session=self.session, round=round_, latency_ns=timed.latency_ns))
-
-    def block(self, run: PointRun, round_: int, timed: Block) -> None:
-        """Write a timed block."""
-        self.found(run, round_, timed)
-        run.medians.append(float(median(timed.latency_ns)))
 
     def found(self, run: PointRun, round_: int, found: Block | Attribution | Places) -> None:
         """Write what a process found out about a point, with where and when it was."""

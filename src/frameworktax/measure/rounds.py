@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from frameworktax.errors import WorkerError
@@ -330,7 +331,8 @@ class Rounds:
         except WorkerError as error:
             self._bench.recorder.fail(series, run.process, [run.batch], error)
             return
-        self._bench.recorder.block(run, self._round, timed)
+        self._bench.recorder.found(run, self._round, timed)
+        run.medians.append(float(median(timed.latency_ns)))
         if series.target.is_cuda and len(run.medians) == 1:
             # Others used the device while this warmed up; now it had it alone.
             run.call_ns = max(1, round(run.medians[0]))  # a clock may not see a short call

@@ -9,8 +9,9 @@ are not repeated.
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -99,60 +100,43 @@ def warm_up(
             return Warmup(calls, int(median(last)), False)
 
 
-def time_block(
-    call: Callable[[], Any],
-    synchronize: Callable[[], None] = no_synchronize,
-    *,
-    calls: int,
-    on_device: bool = False,
-    first_token: Callable[[], int | None] | None = None,
-    clock: Clock = REAL,
-) -> Block:
-    """Time one block; its first calls are dropped, the garbage collector is off.
-
-    Args:
-        call: what is measured.
-        synchronize: waits for the device; used only where ``on_device``.
-        calls: timed calls of each kind.
-        on_device: whether calls return before their outputs are complete.
-        first_token: where calls generate: returns the clock's reading at the first token of the
-            last call; the reading is taken between two calls, outside of both.
-        clock: to read time from.
-    """
+@contextlib.contextmanager
+def _undisturbed(
+    call: Callable[[], Any], synchronize: Callable[[], None], calls: int, clock: Clock
+) -> Iterator[None]:
+    """Have the garbage collector off inside, after the calls that are dropped."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        _warm_in(call, synchronize, calls, clock)
-        if first_token is not None:
-            return _token_block(call, synchronize, first_token, calls, clock)
-        if on_device:
-            return _device_block(call, synchronize, calls, clock)
-        return _host_block(call, calls, clock)
+        start = clock.wall_ns()
+        for _ in range(calls):
+            call()
+            synchronize()
+            if clock.wall_ns() - start >= WARM_IN_NS:
+                break
+        yield
     finally:
         if was_on:
             gc.enable()
 
 
-def _warm_in(
-    call: Callable[[], Any], synchronize: Callable[[], None], calls: int, clock: Clock
-) -> None:
-    start = clock.wall_ns()
-    for _ in range(calls):
-        call()
-        synchronize()
-        if clock.wall_ns() - start >= WARM_IN_NS:
-            return
+def host_block(call: Callable[[], Any], *, calls: int, clock: Clock = REAL) -> Block:
+    """Time a block of calls that are complete when they return.
 
-
-def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> Block:
+    Args:
+        call: what is measured.
+        calls: how many are timed.
+        clock: to read time from.
+    """
     wall, stamps = clock.wall_ns, [0] * (calls + 1)
-    cpu0 = clock.cpu_ns()
-    stamps[0] = wall()
-    for i in range(1, calls + 1):
-        call()
-        stamps[i] = wall()
-    cpu = clock.cpu_ns() - cpu0
+    with _undisturbed(call, no_synchronize, calls, clock):
+        cpu0 = clock.cpu_ns()
+        stamps[0] = wall()
+        for i in range(1, calls + 1):
+            call()
+            stamps[i] = wall()
+        cpu = clock.cpu_ns() - cpu0
     return _block(
         latency_ns=tuple(b - a for a, b in pairwise(stamps)),
         pipelined_ns=stamps[-1] - stamps[0],
@@ -161,25 +145,30 @@ def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> Block:
     )
 
 
-def _device_block(
-    call: Callable[[], Any], synchronize: Callable[[], None], calls: int, clock: Clock
+def device_block(
+    call: Callable[[], Any], synchronize: Callable[[], None], *, calls: int, clock: Clock = REAL
 ) -> Block:
+    """Time a block of calls that return before their outputs are complete, and a pipelined run.
+
+    ``synchronize`` waits for the device; the rest is as of ``host_block``.
+    """
     wall = clock.wall_ns
     latency, enqueue = [0] * calls, [0] * calls
-    cpu0 = clock.cpu_ns()
-    for i in range(calls):
+    with _undisturbed(call, synchronize, calls, clock):
+        cpu0 = clock.cpu_ns()
+        for i in range(calls):
+            t0 = wall()
+            call()
+            t1 = wall()
+            synchronize()
+            latency[i] = wall() - t0
+            enqueue[i] = t1 - t0
+        cpu = clock.cpu_ns() - cpu0
         t0 = wall()
-        call()
-        t1 = wall()
+        for _ in range(calls):
+            call()
         synchronize()
-        latency[i] = wall() - t0
-        enqueue[i] = t1 - t0
-    cpu = clock.cpu_ns() - cpu0
-    t0 = wall()
-    for _ in range(calls):
-        call()
-    synchronize()
-    pipelined_ns = wall() - t0
+        pipelined_ns = wall() - t0
     return _block(
         latency_ns=tuple(latency),
         pipelined_ns=pipelined_ns,
@@ -189,26 +178,32 @@ def _device_block(
     )
 
 
-def _token_block(
+def token_block(
     call: Callable[[], Any],
     synchronize: Callable[[], None],
     first_token: Callable[[], int | None],
+    *,
     calls: int,
-    clock: Clock,
+    clock: Clock = REAL,
 ) -> Block:
-    """Time calls that generate: they wait for the device themselves, a token at a time."""
+    """Time a block of calls that generate: they wait for the device themselves, token by token.
+
+    ``first_token`` returns the clock's reading at the first token of the last call; it is asked
+    between two calls, outside of both. The rest is as of ``device_block``.
+    """
     wall = clock.wall_ns
     latency: list[int] = []
     first: list[int] = []
-    cpu0 = clock.cpu_ns()
-    for _ in range(calls):
-        t0 = wall()
-        call()
-        synchronize()
-        latency.append(wall() - t0)
-        if (at := first_token()) is not None:
-            first.append(at - t0)
-    cpu = clock.cpu_ns() - cpu0
+    with _undisturbed(call, synchronize, calls, clock):
+        cpu0 = clock.cpu_ns()
+        for _ in range(calls):
+            t0 = wall()
+            call()
+            synchronize()
+            latency.append(wall() - t0)
+            if (at := first_token()) is not None:
+                first.append(at - t0)
+        cpu = clock.cpu_ns() - cpu0
     return _block(
         latency_ns=tuple(latency),
         pipelined_ns=sum(latency),

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import json
 import os
 import pickle
 import re
@@ -64,10 +65,14 @@ class Server:
         self._deployment: Deployment | None = None
         self._unpinned: set[int] = set()
 
-    def answer(self, step: str, given: Mapping[str, Any]) -> Any:
-        """Call a method by name; whatever the model or the runtime raises becomes a ``Failure``."""
+    def answer(self, step: str, given: Mapping[str, Any]) -> bytes:
+        """Call a method by name and return its answer as a line.
+
+        Whatever the model or the runtime raises becomes a ``Failure``.
+        """
+        failure = None
         try:
-            return getattr(self, step)(**given)
+            found = getattr(self, step)(**given)
         except FrameworktaxError as error:
             failure = protocol.Failure(status=error.status, message=str(error))
         except MemoryError as error:
@@ -77,9 +82,10 @@ class Server:
             status = "out-of-memory" if is_out_of_memory(error) else "failed"
             where = _user_line(error) or self._function  # inputs may not fit a library's module
             failure = protocol.Failure(status=status, message=one_line(error) + where)
-        if failure.status == "out-of-memory":
+        if failure is not None and failure.status == "out-of-memory":
             _give_back_device_memory()
-        return failure
+        line = {"answer": found} if failure is None else {"failure": failure}
+        return json.dumps(line, default=asdict).encode() + b"\n"
 
     # --- set-up -------------------------------------------------------------------------------
 
@@ -194,15 +200,13 @@ class Server:
 
     def block(self, *, batch: int, calls: int) -> Block:
         """Time one block, without a profiler."""
-        loaded = self._ready()
-        generates = loaded.first_token_ns() is not None
-        return timing.time_block(
-            self._calls[batch],
-            loaded.synchronize,
-            calls=calls,
-            on_device=self._target.is_cuda,
-            first_token=loaded.first_token_ns if generates else None,
-        )
+        loaded, call = self._ready(), self._calls[batch]
+        synchronize, first_token = loaded.synchronize, loaded.first_token_ns
+        if first_token() is not None:
+            return timing.token_block(call, synchronize, first_token, calls=calls)
+        if self._target.is_cuda:
+            return timing.device_block(call, synchronize, calls=calls)
+        return timing.host_block(call, calls=calls)
 
     def calibrate(self, *, duration_ns: int) -> Block:
         """Time the fixed calibrator: interpreter and arithmetic, the same on every host."""
@@ -210,7 +214,7 @@ class Server:
             self._calibrator = _make_calibrator()
             self._calibrator_ns = timing.warm_up(self._calibrator).call_ns
         calls = timing.calls_for(self._calibrator_ns, duration_ns)
-        return timing.time_block(self._calibrator, calls=calls)
+        return timing.host_block(self._calibrator, calls=calls)
 
     def sample(self, *, batch: int, duration_ns: int) -> Attribution:
         """Sample the program counter of this thread; session and point are left empty."""
@@ -409,7 +413,7 @@ def serve(channel: int) -> None:
     server = Server()
     with os.fdopen(os.dup(channel), "rb") as requests, os.fdopen(channel, "wb") as answers:
         while requests.peek(1):
-            answers.write(protocol.encode(server.answer(*pickle.load(requests))))
+            answers.write(server.answer(*pickle.load(requests)))
             answers.flush()
 
 

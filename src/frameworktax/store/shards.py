@@ -7,7 +7,6 @@ strict in types, leaves fields of later writers out and executes nothing.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +31,7 @@ from frameworktax.records import (
     Record,
     Subject,
 )
-from frameworktax.store.write import HEADER, SUFFIX
+from frameworktax.store.write import FIRST, SUFFIX
 
 LONGEST_NS = 2**63 - 1
 """292 years; a longer time is damage, and would overflow."""
@@ -44,7 +43,6 @@ KIND = re.compile(rb'\{"record": ?"([a-z-]+)"').match
 """How every writer begins a record; a line that begins otherwise is parsed to find its kind."""
 BEGINS = re.compile(rb'\{"(?:record|schema)": ?"')
 """Where a line may begin inside another one. Quotes inside a string are escaped: none match."""
-FIRST = json.dumps(HEADER, separators=(",", ":")).encode()
 BUFFER_BYTES = 1_000_000
 LINE_BYTES = 64 << 20
 """A longer line is no record that anything writes."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from secrets import randbits
-from typing import Any, Self
+from typing import Self
 
 from frameworktax.errors import StoreError
 from frameworktax.records import STORE_SCHEMA, STORE_VERSION, Record, to_json
 
 HEADER = {"schema": STORE_SCHEMA, "version": STORE_VERSION}
+FIRST = json.dumps(HEADER, separators=(",", ":")).encode()
 SUFFIX = ".jsonl"
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 """What a name from elsewhere must be before it becomes a file's: no separator, no leading dot."""
@@ -52,16 +52,12 @@ class Writer:
             ) from error
         self._torn = False
         try:
-            self._line(HEADER)
+            self.append(FIRST)
         except StoreError:
             self.close()
             with suppress(OSError):
                 self.path.unlink()  # nothing was written: it is no shard
             raise
-
-    def _line(self, data: Mapping[str, Any]) -> None:
-        text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-        self.append(text.encode(errors="replace"))  # a path in a command may be no UTF-8
 
     def append(self, text: bytes) -> None:
         """Append a line as another writer wrote it; raises as ``write`` does."""
@@ -87,7 +83,9 @@ class Writer:
         Raises:
             StoreError: it could not be written; the shard holds every earlier record.
         """
-        self._line(to_json(record))
+        data = to_json(record)
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        self.append(text.encode(errors="replace"))  # a path in a command may be no UTF-8
 
     def close(self) -> None:
         """Close the shard."""
