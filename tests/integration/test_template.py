@@ -270,7 +270,7 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
         assert [note.code for note in worker.notes] == ["not-forked"]
         (note,) = series.notes
         assert note.code == "begins-others" and f"starts {what}," in note.text
-        assert series.bind(0, 1, Gate(templates), 120.0, 5.0).warmup_calls > 10
+        assert series.bind(0, 1, Gate(templates), 120.0, 5.0).bound.calls > 10
     finally:
         for worker in begun:
             worker.kill()

@@ -179,7 +179,7 @@ class Recorder:
         if not series.timed or self._closing or (point.key(), process) in self._ended:
             return
         self._ended.add((point.key(), process))
-        worker = series.workers.get(process)
+        worker, bound = series.workers.get(process), run.bound if run else None
         notes = list(run.notes) if run else []
         notes += worker.notes if worker is not None else ()
         if worker is not None and worker.printed_bytes > CHATTY_BYTES:
@@ -192,10 +192,10 @@ class Recorder:
                 process=process,
                 status="ok" if error is None else error.status,
                 reason=None if error is None else str(error),
-                warmup_calls=run.warmup_calls if run else None,
+                warmup_calls=bound.calls if bound else None,
                 load_ns=series.load_ns.get(process),
-                first_ns=run.first_ns if run else None,
-                peak_memory_bytes=run.peak_memory_bytes if run else None,
+                first_ns=bound.first_ns if bound else None,
+                peak_memory_bytes=bound.peak_memory_bytes if bound else None,
                 notes=tuple(notes),
                 started=worker.started if worker is not None else None,
             )

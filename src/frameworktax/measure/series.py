@@ -18,6 +18,7 @@ from frameworktax.host.cache import alone, own_entry, private_file, remove
 from frameworktax.measure import timing
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Gate, Worker
+from frameworktax.measure.protocol import Bound
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import ASKS_FOR_DEVICES, libraries_in
 from frameworktax.models.user import BEGINS_OTHERS
@@ -41,7 +42,8 @@ class PointRun:
     Attributes:
         calls: of a block.
         call_ns: of one call.
-        first_ns: the first call of warm-up, None where that is not known.
+        bound: what warming it up took.
+        medians: of the latencies of each block, ns.
         shares: of kernels in each sample on a CPU.
     """
 
@@ -50,9 +52,7 @@ class PointRun:
     process: int
     calls: int
     call_ns: int
-    warmup_calls: int = 0
-    first_ns: int | None = None
-    peak_memory_bytes: int = 0
+    bound: Bound | None = None
     notes: list[Note] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
@@ -68,12 +68,12 @@ class PointRun:
     @property
     def of_point(self) -> list[list[float]]:
         """Block medians of the point, ns, of each process that timed it, ended or not."""
-        return self.series.medians(self.batch)
+        return [run.medians for run in self.series.timed_runs if run.batch == self.batch]
 
     @property
     def shares_of_point(self) -> list[list[float]]:
         """Kernel shares of the point's samples, of each process that timed it."""
-        return self.series.shares(self.batch)
+        return [run.shares for run in self.series.timed_runs if run.batch == self.batch]
 
     @property
     def worker(self) -> Worker | None:
@@ -130,9 +130,8 @@ class Series:
     def __post_init__(self) -> None:
         self.open = set(self.points)
         name = self.runtime.name
-        self.is_eager, self.is_floor, self.is_deployed = (
-            name == one for one in (REFERENCE, FLOOR, DEPLOYED)
-        )
+        self.is_eager, self.is_floor = name == REFERENCE, name == FLOOR
+        self.is_deployed = name == DEPLOYED
         self.workload = self.points[min(self.points)].workload
         self.is_twin = self.workload.twin
 
@@ -150,8 +149,8 @@ class Series:
     @property
     def reference(self) -> Workload:
         """What eager runs for its outputs to be compared with: int8 is compared with float32."""
-        config = self.config
-        return replace(config, precision="float32") if config.precision == "int8" else config
+        precision = "float32" if self.config.precision == "int8" else self.config.precision
+        return replace(self.config, precision=precision)
 
     def reference_point(self, batch: int) -> Point:
         """Return the point of eager whose outputs those of this batch are compared with."""
@@ -188,17 +187,11 @@ class Series:
     @property
     def measured(self) -> list[int]:
         """The batch sizes that have a value, in order."""
-        return sorted({run.batch for run in self._timed()})
+        return sorted({run.batch for run in self.timed_runs})
 
-    def medians(self, batch: int) -> list[list[float]]:
-        """Return the block medians of a batch size, see ``PointRun.of_point``."""
-        return [run.medians for run in self._timed() if run.batch == batch]
-
-    def shares(self, batch: int) -> list[list[float]]:
-        """Return the kernel shares of a batch size, see ``PointRun.shares_of_point``."""
-        return [run.shares for run in self._timed() if run.batch == batch]
-
-    def _timed(self) -> list[PointRun]:
+    @property
+    def timed_runs(self) -> list[PointRun]:
+        """Those of ``runs`` that have a block."""
         runs = list(self.runs.values())  # other threads add to them
         return [run for run in runs if run.medians]
 
@@ -295,16 +288,8 @@ class Series:
         if compiles_here and self.setup_ns is None and not self._is_ready():
             end_ns = begin_ns + bound.first_ns
             self._mark_ready(bound.first_ns - gate.quiet_ns(begin_ns, end_ns))
-        run = self.bound[batch, process] = PointRun(
-            self,
-            batch,
-            process,
-            calls=timing.calls_for(call_ns),
-            call_ns=call_ns,
-            warmup_calls=bound.calls,
-            first_ns=bound.first_ns,
-            peak_memory_bytes=bound.peak_memory_bytes,
-        )
+        calls = timing.calls_for(call_ns)
+        run = self.bound[batch, process] = PointRun(self, batch, process, calls, call_ns, bound)
         if not bound.settled:
             text = "warm-up ended at its time limit while calls were still getting faster"
             run.notes.append(Note("not-settled", text))
