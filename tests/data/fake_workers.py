@@ -50,8 +50,8 @@ class FakeHost:
         self.before: Callable[[FakeWorker, Any], None] = lambda worker, request: None
         self.random = random.Random(5)
 
-    def process(self, label: str, *_: Any) -> FakeWorker:
-        """Start a process as ``MeasuringSession._process`` does."""
+    def process(self, label: str, *_: Any, **__: Any) -> FakeWorker:
+        """Start a process where a session makes a ``Worker``."""
         worker = FakeWorker(self, label)
         self.workers.append(worker)
         return worker
@@ -88,7 +88,7 @@ class FakeWorker:
         self.printed_bytes = 0
         self.notes: list[Any] = []
         self.started = "started"
-        self.signals: list[str] = []
+        self.signals: list[Any] = []
 
     def request(self, method: Any, timeout_s: float, *_: Any, **given: Any) -> Any:
         request = SimpleNamespace(step=method.__name__, **given)
@@ -142,11 +142,8 @@ class FakeWorker:
                 return host.resident_bytes
         return None
 
-    def stop(self) -> None:
-        self.signals.append("stop")
-
-    def go_on(self) -> None:
-        self.signals.append("go on")
+    def signal(self, which: Any) -> None:
+        self.signals.append(which)
 
     def kill(self) -> None:
         self.alive = False

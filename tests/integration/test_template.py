@@ -360,14 +360,14 @@ def test_nothing_is_imported_while_templates_pause(tmp_path):
 @pytest.mark.parametrize("forks", [True, False])
 def test_a_process_that_begins_while_all_is_stopped_is_stopped(begin, forks):
     worker = begin(forks=forks)
-    worker.stop()
+    worker.signal(signal.SIGSTOP)
     asked = threading.Thread(target=worker.request, args=(Server.memory, LIMIT_S), daemon=True)
     asked.start()
     while not (worker._process and worker._process.number):
         time.sleep(0.01)
     while state(worker._process.number) != "T":
         time.sleep(0.01)
-    worker.go_on()
+    worker.signal(signal.SIGCONT)
     asked.join(LIMIT_S)
     assert not asked.is_alive()
 

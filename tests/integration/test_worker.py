@@ -162,12 +162,12 @@ def _state(pid: int) -> str:
 def test_a_stopped_process_takes_no_time_until_it_goes_on(worker):
     worker.request(Server.memory, LIMIT_S)
     pid = worker._process.number
-    worker.stop()
+    worker.signal(signal.SIGSTOP)
     while _state(pid) != "T":
         time.sleep(0.01)
-    worker.go_on()
+    worker.signal(signal.SIGCONT)
     worker.request(Server.memory, LIMIT_S)
-    worker.stop()
+    worker.signal(signal.SIGSTOP)
     worker.kill()  # whether it runs or not
-    worker.go_on()
+    worker.signal(signal.SIGCONT)
     assert not worker.alive

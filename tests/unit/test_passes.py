@@ -73,6 +73,7 @@ class Ran:
         if self.at_once:
             self.patch(measuring, "ThreadPoolExecutor", AtOnce)
         self.patch(measuring, "usable_sampler", lambda: self.sampler)
+        self.patch(measuring, "Worker", self.host.process)
         points = tuple(
             Point(
                 workload=Workload(model="own.py:build", batch=batch),
@@ -85,7 +86,6 @@ class Ran:
         plan = Plan(points=points, folder=self.tmp_path / "cache", **{"until": 0.03, **plan})
         with store.Writer(self.tmp_path / "s", "session") as writer:
             session = MeasuringSession(plan, writer, self.listener, clock=self.clock)
-            session._process = self.host.process
             session._begin_templates = lambda: None
             try:
                 session.run()
@@ -452,10 +452,11 @@ def test_what_is_at_work_is_stopped_while_a_block_is_timed():
     host.before = before
     given = {"workload": Workload(model="m"), "runtime": "eager", "target": None}
     gate.ask(worker, Server.load, 1.0, folder="", **given)
-    assert seen == [(["stop"], [])]
-    assert worker.signals == ["stop", "go on"]
+    both = [signal.SIGSTOP, signal.SIGCONT]
+    assert seen == [(both[:1], [])]
+    assert worker.signals == both
     with gate.quiet():
-        assert worker.signals == ["stop", "go on"]  # it has answered
+        assert worker.signals == both  # it has answered
 
 
 def test_templates_import_nothing_while_a_block_is_timed(monkeypatch):

@@ -240,15 +240,8 @@ class Worker:
         how = f"exited with code {code}" if code >= 0 else signal.Signals(-code).name
         return WorkerError("crashed", f"{how} during {step}{where}")
 
-    def stop(self) -> None:
-        """Have its whole process group take no processor time until ``go_on``."""
-        self._signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Let it run again."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, which: signal.Signals) -> None:
+    def signal(self, which: signal.Signals) -> None:
+        """Have its whole process group take no processor time (SIGSTOP) or go on (SIGCONT)."""
         with self._changing:
             self._is_stopped = which == signal.SIGSTOP
             if self._process is not None and self.alive:  # else its number may be another's
@@ -325,12 +318,12 @@ class Gate:
             stopped = list(self._at_work)
             try:
                 for worker in stopped:
-                    worker.stop()
+                    worker.signal(signal.SIGSTOP)
                 with self._templates.paused():
                     yield
             finally:
                 for worker in stopped:
-                    worker.go_on()
+                    worker.signal(signal.SIGCONT)
                 span[1] = time.monotonic_ns()
 
     def quiet_ns(self, begin_ns: int, end_ns: int) -> int:

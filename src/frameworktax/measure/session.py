@@ -384,27 +384,22 @@ class MeasuringSession:
     def _variables(self, further: Mapping[str, str]) -> dict[str, str]:
         return {**os.environ, **host.worker_environment(self._threads), **further}
 
-    def _spawn(self, *made_of: Any) -> Worker:
-        with self._spawning:
-            if self._stopping:
-                raise WorkerError("failed", "the session is ending")
-            self._spawned.append(self._process(*made_of))
-            return self._spawned[-1]
-
-    def _process(
-        self,
-        label: str,
-        variables: Mapping[str, str],
-        libraries: tuple[str, ...] | None,
+    def _spawn(
+        self, label: str, variables: Mapping[str, str], libraries: tuple[str, ...] | None
     ) -> Worker:
         """Return a process to ask; ``variables`` may name another ``TMPDIR`` than the session's."""
-        return Worker(
+        made = Worker(
             label,
             memory_bytes=self._memory_bytes,
             environment=self._variables({"TMPDIR": str(self._scratch), **variables}),
             templates=None if libraries is None else self._templates,
             libraries=libraries or (),
         )
+        with self._spawning:
+            if self._stopping:
+                raise WorkerError("failed", "the session is ending")
+            self._spawned.append(made)
+        return made
 
     def _make_scratch(self) -> None:
         try:

@@ -357,10 +357,9 @@ class Setup:
         self, series: Series, process: int, batches: list[int], error: WorkerError
     ) -> None:
         """Record that batch sizes failed in a process, and end it: it may hold what it loaded."""
+        if process in series.workers:
+            series.workers[process].kill()
         self._bench.recorder.fail(series, process, batches, error)
-        worker = series.workers.pop(process, None)
-        if worker is not None:
-            worker.kill()
 
     def _fail(self, series: Series, error: WorkerError) -> None:
         self._bench.recorder.mark_failed(series, self._explain(error))
