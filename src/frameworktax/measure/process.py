@@ -142,24 +142,45 @@ class Worker:
             def left_s() -> float:
                 return max(LEAST_S, (end_ns - clock()) / 1e9)  # 0 would mean not to wait
 
-            try:
+            with self._faults(step, timeout_s):
                 if self._process is None:
                     self._begin(left_s)
-                line = self._exchange(pickle.dumps((step, given)), left_s)
-            except TimeoutError as error:
-                self.kill()
-                text = f"{step} not done after {timeout_s:.0f} s, ended"
-                self._end = WorkerError("timeout", text)
-                raise self._end from error
-            except ConnectionError as error:
-                self._end = self._cause(step)
-                raise self._end from error
-            except OSError as error:  # no process, no memory or no descriptor is left
-                self.kill()
-                text = f"no process could be started for {step}: {error.strerror}"
-                self._end = WorkerError("failed", text)
-                raise self._end from error
+                self._channel.settimeout(left_s())
+                self._channel.sendall(pickle.dumps((step, given)))
+                line = b""
+                while not line.endswith(b"\n"):
+                    _patiently(self._hear, left_s)
+                    chunk = self._channel.recv(1 << 20)
+                    if not chunk:
+                        raise ConnectionResetError("the other end is closed")
+                    line += chunk
         return decode(method, line)
+
+    def _hear(self, timeout_s: float) -> None:
+        """Wait until the process says something, or its end is closed."""
+        heard = select.poll()
+        heard.register(self._channel, select.POLLIN)
+        if not heard.poll(1000 * timeout_s):
+            raise TimeoutError
+
+    @contextlib.contextmanager
+    def _faults(self, step: str, timeout_s: float) -> Iterator[None]:
+        """Keep as the reason why it takes no more requests what goes wrong inside, and raise it."""
+        try:
+            yield
+        except TimeoutError as error:
+            self.kill()
+            text = f"{step} not done after {timeout_s:.0f} s, ended"
+            self._end = WorkerError("timeout", text)
+            raise self._end from error
+        except ConnectionError as error:
+            self._end = self._cause(step)
+            raise self._end from error
+        except OSError as error:  # no process, no memory or no descriptor is left
+            self.kill()
+            text = f"no process could be started for {step}: {error.strerror}"
+            self._end = WorkerError("failed", text)
+            raise self._end from error
 
     def _begin(self, left_s: Callable[[], float]) -> None:
         """Have a template fork the process; start an interpreter where none can."""
@@ -198,26 +219,6 @@ class Worker:
             finally:
                 os.close(output)
             return self._process
-
-    def _exchange(self, data: bytes, left_s: Callable[[], float]) -> bytes:
-        """Send a request and return the answer's line; raises TimeoutError, ConnectionError."""
-        arrived = select.poll()
-        arrived.register(self._channel, select.POLLIN)
-
-        def wait(timeout_s: float) -> None:
-            if not arrived.poll(1000 * timeout_s):
-                raise TimeoutError
-
-        self._channel.settimeout(left_s())
-        self._channel.sendall(data)
-        line = b""
-        while not line.endswith(b"\n"):
-            _patiently(wait, left_s)
-            chunk = self._channel.recv(1 << 20)
-            if not chunk:
-                raise ConnectionResetError("the other end is closed")
-            line += chunk
-        return line
 
     def _cause(self, step: str) -> WorkerError:
         """Return why the process ended."""
