@@ -36,8 +36,10 @@ class InlineProfiler:
     lock: threading.Lock = field(default_factory=threading.Lock)
     layers: RunClock | None = None
     depth: int = 0
-    sampling: bool = False
-    placing: bool = False
+    sampling: Sampler | None = None
+    """Of the run, where it is sampled."""
+    placing: RunClock | None = None
+    """Of the run, where it shows layers."""
     running: bool = False
     thread: threading.Thread = field(default_factory=threading.current_thread)
     process: int = field(default_factory=os.getpid)
@@ -46,11 +48,8 @@ class InlineProfiler:
     placed: array[int] = field(default_factory=lambda: array("q"))
     """Runs in which modules read the clock; no source of latency."""
     stretches: list[tuple[int, int, int, int | None]] = field(default_factory=list)
-    calls: int = 0
-    wall_ns: int = 0
-    cpu_ns: int = 0
-    queued_ns: int | None = 0
-    """The four of the open stretch."""
+    open: tuple[int, int, int, int | None] = (0, 0, 0, 0)
+    """The stretch that is not set aside: calls, wall time, CPU time, time in the queue."""
     begin: tuple[int, int, Queue] = (0, 0, (None, 0))
     """Wall time, CPU time and queue of the thread when the run began."""
 
@@ -62,19 +61,19 @@ class InlineProfiler:
         # The first run is sampled, the second is not: two runs already give both.
         runs = len(self.plain) + len(self.sampled)
         is_drawn = runs == 0 or (runs > 1 and self.coin.random() < 0.5)
-        self.placing = self.layers is not None and self.layers.is_open and runs > 1
-        self.placing = self.placing and self.coin.random() < PLACED
-        self.sampling = self.sampler is not None and is_drawn and not self.placing
-        if self.sampling and self.sampler is not None:
+        may_place = self.layers is not None and self.layers.is_open and runs > 1
+        self.placing = self.layers if may_place and self.coin.random() < PLACED else None
+        self.sampling = self.sampler if is_drawn and self.placing is None else None
+        if self.sampling is not None:
             with self.lock:
                 self.running = True
             cpu = self.clock.cpu_ns()
-            (self.sampler.resume if self.calls else self.sampler.start)()
+            (self.sampling.resume if self.open[0] else self.sampling.start)()
             self.begin = self.clock.wall_ns(), cpu, self.clock.queue()
             return
         self.begin = self.clock.wall_ns(), 0, (None, 0)
-        if self.placing and self.layers is not None:
-            self.layers.begin()
+        if self.placing is not None:
+            self.placing.begin()
 
     def leave(self) -> None:
         """End the run, if it is the outermost."""
@@ -82,34 +81,32 @@ class InlineProfiler:
         self.depth -= 1
         if self.depth:
             return
-        if self.placing and self.layers is not None:
-            self.layers.end()
+        if self.placing is not None:
+            self.placing.end()
         if self.process != os.getpid():  # the rest of a parent's run, forked in it
             return
         begin, cpu, queue = self.begin
-        if not self.sampling or self.sampler is None:
-            (self.placed if self.placing else self.plain).append(now - begin)
+        wall_ns = now - begin
+        if self.sampling is None:
+            (self.plain if self.placing is None else self.placed).append(wall_ns)
             return
         queue_end = self.clock.queue()
-        self.sampler.pause()
+        self.sampling.pause()
         cpu_ns = self.clock.cpu_ns() - cpu
-        self.cpu_ns += cpu_ns
-        queued_ns = others_ns(now - begin - cpu_ns, queue, queue_end)
-        self.queued_ns = _sum(self.queued_ns, queued_ns)
-        self.sampled.append(now - begin)
-        self.calls += 1
-        self.wall_ns += now - begin
+        queued_ns = others_ns(wall_ns - cpu_ns, queue, queue_end)
+        self.sampled.append(wall_ns)
+        calls, wall, ran, queued = self.open
+        self.open = calls + 1, wall + wall_ns, ran + cpu_ns, _sum(queued, queued_ns)
         with self.lock:
             self.running = False
-            if self.wall_ns >= STRETCH_NS:
+            if self.open[1] >= STRETCH_NS:
                 self._set_aside()
 
     def _set_aside(self) -> None:
-        if self.sampler is not None and self.calls:
+        if self.sampler is not None and self.open[0]:
             self.sampler.stop()
-            self.stretches.append((self.calls, self.wall_ns, self.cpu_ns, self.queued_ns))
-            self.calls = self.wall_ns = self.cpu_ns = 0
-            self.queued_ns = 0
+            self.stretches.append(self.open)
+            self.open = 0, 0, 0, 0
 
     def run(self) -> SampleRun | None:
         """Return what was sampled, None if nothing was; a run that has not ended is left out."""
