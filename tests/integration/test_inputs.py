@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -156,8 +157,8 @@ def test_nested_refuses_another_activation():
 def test_a_worker_hands_on_that_a_runtime_is_unavailable(tmp_path):
     workload = Workload(model="gpt2", **TINY, **RAGGED)
     given = {"workload": workload, "runtime": "nested", "target": Target()}
-    answer = Server().answer("load", {**given, "folder": str(tmp_path)})
-    assert answer.status == "unavailable"
+    line = Server().answer("load", {**given, "folder": str(tmp_path)})
+    assert json.loads(line)["failure"]["status"] == "unavailable"
 
 
 # --- generating -----------------------------------------------------------------------------------

@@ -40,8 +40,7 @@ class KnownModels:
 
     def description(self, point: Point, batches: Iterable[int]) -> Described | None:
         """Return what is known of these batch sizes, or None where one of them is missing."""
-        known = self._read(point)
-        wanted = list(batches)
+        known, wanted = self._read(self._folder(point)), list(batches)
         if known is None or not set(wanted) <= set(known.facts):
             return None
         return replace(known, facts={batch: known.facts[batch] for batch in wanted})
@@ -54,7 +53,7 @@ class KnownModels:
         folder = self._folder(point)
         if folder is None:
             return
-        known = self._read(point)
+        known = self._read(folder)
         facts = {
             batch: found
             for batch, found in described.facts.items()
@@ -67,8 +66,7 @@ class KnownModels:
             with private_file(folder / DESCRIPTION) as partial:
                 partial.write_bytes(msgspec.json.encode(whole))
 
-    def _read(self, point: Point) -> Described | None:
-        folder = self._folder(point)
+    def _read(self, folder: Path | None) -> Described | None:
         if folder is None:
             return None
         try:

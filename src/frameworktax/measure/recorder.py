@@ -180,8 +180,7 @@ class Recorder:
             return
         self._ended.add((point.key(), process))
         worker, bound = series.workers.get(process), run.bound if run else None
-        notes = list(run.notes) if run else []
-        notes += worker.notes if worker is not None else ()
+        notes = [*(run.notes if run else ()), *(worker.notes if worker is not None else ())]
         if worker is not None and worker.printed_bytes > CHATTY_BYTES:
             size = worker.printed_bytes / 1e6
             notes.append(Note("chatty", f"the process printed {size:.0f} MB; the end was kept"))

@@ -10,6 +10,7 @@ measured is in the store the moment it is measured; the budget is charged for me
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import shutil
@@ -167,9 +168,7 @@ class MeasuringSession:
                 with self._effort.spending("measuring"):
                     self._visit(points)
                 continue
-            if self._rounds.begun and self._rounds.left_s <= 0:
-                break
-            if is_over:
+            if is_over or (self._rounds.begun and self._rounds.left_s <= 0):
                 break
             with self._effort.spending("set-up"):
                 if not self._warm_up_one():
@@ -179,9 +178,9 @@ class MeasuringSession:
     def _next_visit(self) -> Points:
         everything = list(self._series)
         ready = schedule.after_eager(schedule.waiting(everything), everything)
-        if not self._rounds.begun:  # one group: the first value is to be there soon
-            return schedule.next_visit(ready, float("inf"))
-        return schedule.next_visit(ready, self._rounds.left_s, JOINED_S)
+        if self._rounds.begun:
+            return schedule.next_visit(ready, self._rounds.left_s, JOINED_S)
+        return schedule.next_visit(ready, math.inf)  # one group: the first value is there soon
 
     def _warm_up_one(self) -> bool:
         """Warm up a point that is due later; False where there is none.
@@ -260,21 +259,16 @@ class MeasuringSession:
 
     def _shifts(self) -> list[list[int]]:
         """Split processes into groups that fit in memory together; process 0 is alive."""
-        used = sum(self._resident_bytes())
+        used = 0
+        for series in list(self._series):
+            if series.ready and 0 in series.workers:
+                with contextlib.suppress(WorkerError):
+                    used += series.workers[0].request(Server.memory, 30.0)
         room = MEMORY_SHARE * host.memory_available_bytes()
         fit = 1 + int(room // used) if used else self._plan.processes
         together = min(self._plan.processes, fit)
         order = list(range(self._plan.processes))
         return [order[i : i + together] for i in range(0, len(order), together)]
-
-    def _resident_bytes(self) -> list[int]:
-        """Return what process 0 of each series holds."""
-        found = []
-        for series in list(self._series):
-            if series.ready and 0 in series.workers:
-                with contextlib.suppress(WorkerError):
-                    found.append(series.workers[0].request(Server.memory, 30.0))
-        return found
 
     def _start_processes(self, processes: list[int]) -> None:
         """Load each runtime in further processes; what compiles is bound there, too."""
@@ -355,13 +349,11 @@ class MeasuringSession:
     def _left_behind(self) -> list[Note]:
         """Return a note where a model started what left its group, and runs beside the rest."""
         found = sorted({one.command for one in orphans.find(self._scratch)})
-        if not found:
-            return []
         text = (
             f"a model started {', '.join(found[:3])}, which left its group and ran beside this; "
             "it was ended with the session"
         )
-        return [Note("left-behind", text)]
+        return [Note("left-behind", text)] if found else []
 
     def _await(self, futures: list[Future[Any]]) -> None:
         """Wait in short steps, so that Ctrl-C is seen; a wrong use in any of them is raised."""
