@@ -7,14 +7,17 @@ import signal
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from fake_workers import made_bench
 
 from frameworktax import host
 from frameworktax.errors import WorkerError
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import Gate, Worker
+from frameworktax.measure.process import Worker
 from frameworktax.measure.series import series_of
+from frameworktax.measure.setup import Setup
 from frameworktax.measure.template import SELDOM, Templates
 from frameworktax.measure.worker import Server
 from frameworktax.records import Point, Workload
@@ -263,14 +266,17 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
         return begun[-1]
 
     try:
-        series.start(0, spawn, Gate(templates), 120.0)
+        bench = made_bench(plan, [series], Mock(), tmp_path / "scratch", None)
+        setup = Setup(bench, spawn, None)
+        setup._start(series, 0)
         first, worker = begun
         assert not first.alive
         assert worker.started == "started" and series.workers[0] is worker
         assert [note.code for note in worker.notes] == ["not-forked"]
         (note,) = series.notes
         assert note.code == "begins-others" and f"starts {what}," in note.text
-        assert series.bind(0, 1, Gate(templates), 120.0, 5.0).bound.calls > 10
+        assert setup.bind(series, 0, 1) is None
+        assert series.bound[1, 0].bound.calls > 10
     finally:
         for worker in begun:
             worker.kill()

@@ -14,13 +14,11 @@ from frameworktax import host, store
 from frameworktax.errors import WorkerError
 from frameworktax.measure import series as series_module
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import Bound, Described, Facts
 from frameworktax.measure.recorder import OutputChecks, Recorder, comparison_notes
 from frameworktax.measure.series import PointRun, Series, artifact_key, series_of
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.setup import Setup, SetupProcess
-from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
 from frameworktax.testing import FakeClock, FakeRuntime
@@ -68,13 +66,19 @@ def series(folder, runtime, **workload):
     return Series(runtime=runtime(), points={point.workload.batch: point}, folder=folder)
 
 
+def setup_of(tmp_path, **plan):
+    """Set-up without a session."""
+    plan = Plan(points=(POINT,), folder=tmp_path / "cache", **plan)
+    return Setup(made_bench(plan, [], Mock(), tmp_path / "t", None), None, None)
+
+
 def test_what_an_export_took_and_left_is_told_again_in_later_sessions(tmp_path):
     folder = tmp_path / "made"
     first, worker = series(folder, Prepares), FakeWorker(folder)
-    first.prepare(lambda: worker, Gate(Templates()), 1.0)
+    setup_of(tmp_path).prepare(first, lambda: worker)
     assert (first.setup_ns, first.artifact_bytes, first.notes) == (41_000_000_000, 2_000, [])
     later, idle = series(folder, Prepares), FakeWorker(folder)
-    later.prepare(lambda: idle, Gate(Templates()), 1.0)
+    setup_of(tmp_path).prepare(later, lambda: idle)
     assert idle.asked == []
     assert (later.setup_ns, later.artifact_bytes) == (41_000_000_000, 2_000)
     assert [note.code for note in later.notes] == ["set-up-reused"]
@@ -84,32 +88,32 @@ def test_what_compiles_at_its_first_call_is_timed_by_it(tmp_path):
     folder = tmp_path / "made"
     first = series(folder, Compiles)
     first.workers[0] = FakeWorker(folder)
-    first.bind(0, 1, Gate(Templates()), 1.0, 1.0)
+    setup_of(tmp_path).bind(first, 0, 1)
     assert (first.setup_ns, first.artifact_bytes) == (30_000_000_000, 2_000)
     later = series(folder, Compiles)
     later.workers[0] = FakeWorker(folder)
     later.workers[0].request = lambda *_, **given: bound(first_ns=7)
-    later.bind(0, 1, Gate(Templates()), 1.0, 1.0)
+    setup_of(tmp_path).bind(later, 0, 1)
     assert later.setup_ns == 30_000_000_000  # what it took when nothing was there
     assert [note.code for note in later.notes] == ["set-up-reused"]
 
 
 def test_time_in_which_blocks_of_others_are_timed_is_no_set_up(tmp_path, monkeypatch):
     """A process that sets up is stopped meanwhile, and its own clock goes on."""
-    gate = Gate(Templates())
-    monkeypatch.setattr(gate, "quiet_ns", lambda begin_ns, end_ns: (end_ns - begin_ns) // 2)
+    setup = setup_of(tmp_path)
+    monkeypatch.setattr(setup._gate, "quiet_ns", lambda begin_ns, end_ns: (end_ns - begin_ns) // 2)
     exported, compiled = (series(tmp_path / kind.__name__, kind) for kind in (Prepares, Compiles))
-    exported.prepare(lambda: FakeWorker(exported.folder), gate, 1.0)
+    setup.prepare(exported, lambda: FakeWorker(exported.folder))
     assert exported.setup_ns == 20_500_000_000
     compiled.workers[0] = FakeWorker(compiled.folder)
-    compiled.bind(0, 1, gate, 1.0, 1.0)
+    setup.bind(compiled, 0, 1)
     assert compiled.setup_ns == 15_000_000_000
 
 
 def test_what_neither_exports_nor_compiles_has_no_set_up(tmp_path):
     plain = series(tmp_path, FakeRuntime)
     plain.workers[0] = FakeWorker(tmp_path)
-    plain.bind(0, 1, Gate(Templates()), 1.0, 1.0)
+    setup_of(tmp_path).bind(plain, 0, 1)
     assert (plain.setup_ns, plain.artifact_bytes) == (None, None)
 
 
@@ -156,7 +160,7 @@ def test_what_a_killed_session_left_is_no_part_of_what_is_prepared(tmp_path):
     (folder / "partial-1").mkdir(parents=True)
     (folder / "partial-1" / "half").write_bytes(b"x" * 500)
     made = series(folder, Prepares)
-    made.prepare(lambda: FakeWorker(folder), Gate(Templates()), 1.0)
+    setup_of(tmp_path).prepare(made, lambda: FakeWorker(folder))
     assert made.artifact_bytes == 2_000
     assert sorted(path.name for path in folder.iterdir()) == ["program.bin", "ready.json"]
 
@@ -164,7 +168,7 @@ def test_what_a_killed_session_left_is_no_part_of_what_is_prepared(tmp_path):
 def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
     folder = tmp_path / "made"
     first, second, idle = series(folder, Prepares), series(folder, Prepares), FakeWorker(folder)
-    begun, waits = threading.Event(), threading.Event()
+    begun, waits, setup = threading.Event(), threading.Event(), setup_of(tmp_path)
 
     class Slow(FakeWorker):
         def request(self, *asked, **given):
@@ -173,11 +177,11 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
             return super().request(*asked, **given)
 
     with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(first.prepare, lambda: Slow(folder), Gate(Templates()), 10.0)
+        one = pool.submit(setup.prepare, first, lambda: Slow(folder))
         assert begun.wait(600)
         with pytest.raises(WorkerError, match="another session still prepares"):
-            second.prepare(lambda: idle, Gate(Templates()), 0.0)
-        two = pool.submit(second.prepare, lambda: idle, Gate(Templates()), 10.0)
+            setup_of(tmp_path, setup_limit_s=1e-9).prepare(second, lambda: idle)
+        two = pool.submit(setup.prepare, second, lambda: idle)
         waits.set()
         one.result()
         two.result()

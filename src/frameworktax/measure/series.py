@@ -6,29 +6,22 @@ import functools
 import hashlib
 import json
 import platform
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
-from frameworktax.host.cache import alone, own_entry, private_file, remove
-from frameworktax.measure import timing
+from frameworktax.host.cache import own_entry, private_file
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import Gate, Worker
+from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Bound
-from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import ASKS_FOR_DEVICES, libraries_in
-from frameworktax.models.user import BEGINS_OTHERS
 from frameworktax.records import DEPLOYED, FLOOR, REFERENCE, By, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.runtimes.deployment import configuration
 
-Spawn = Callable[[str, Mapping[str, str], tuple[str, ...] | None], Worker]
-"""Label, further environment variables, libraries that a template has imported (None: it is not to
-be forked) → a process to ask."""
 READY = "ready.json"
 """Written last into a folder of prepared files: the folder is complete."""
 VERSIONED = ("torchvision:", "timm:")
@@ -199,47 +192,9 @@ class Series:
         """How many processes measure it: a twin, a bare reference and the floor need only one."""
         return wanted if self.timed and self.is_compared else 1
 
-    def start(self, process: int, spawn: Spawn, gate: Gate, timeout_s: float) -> None:
-        """Start a measuring process and load the model in it."""
-        label, variables = f"{self.label}, process {process}", self.runtime.variables()
-        for batch in self.points:  # whatever was bound went with the process before
-            self.bound.pop((batch, process), None)
-        if not process:
-            self.begun_ns = time.monotonic_ns()
-        worker = self.workers[process] = spawn(label, variables, self.libraries)
-        loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
-        begins = [note.text for note in loaded.notes if note.code == BEGINS_OTHERS]
-        if begins and worker.started == "forked":
-            worker.kill()
-            worker = self.workers[process] = spawn(label, variables, None)
-            worker.notes.append(Note("not-forked", f"started, and not forked: {begins[0]}"))
-            loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
-        self.load_ns[process] = loaded.load_ns
-        self._add(*loaded.notes)
-
-    def prepare(self, worker: Callable[[], Worker], gate: Gate, timeout_s: float) -> None:
-        """Have a set-up process export or compile, unless an earlier session left it ready.
-
-        ``worker`` returns that process, and is not called where nothing is to be done;
-        ``timeout_s`` is also for another session that prepares the same at this moment.
-        """
-        if self._is_ready():
-            return
-        with alone(self.folder, timeout_s):
-            if self._is_ready():
-                return
-            for litter in self.folder.iterdir():  # of a session killed while preparing
-                remove(litter)
-            batches = tuple(sorted(self.points))
-            process = worker()
-            took_ns = gate.ask(
-                process, Server.prepare, timeout_s, batches=batches, **self._made_of()
-            )
-            end_ns = time.monotonic_ns()  # a process may have begun after it was asked
-            self._mark_ready(took_ns - gate.quiet_ns(end_ns - took_ns, end_ns))
-
-    def _made_of(self) -> dict[str, Any]:
-        """Return what ``Server.load`` and ``Server.prepare`` are given."""
+    @property
+    def made_of(self) -> dict[str, Any]:
+        """What ``Server.load`` and ``Server.prepare`` are given."""
         return {
             "workload": self.workload,
             "runtime": self.runtime.name,
@@ -253,7 +208,7 @@ class Series:
         """Whether no earlier session left ready what it needs."""
         return self.runtime.prepares and not (self.folder / READY).exists()
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Take over what an earlier session's set-up took and left; False where it left none."""
         ready = self.folder / READY
         if not ready.exists():
@@ -262,10 +217,10 @@ class Series:
         ready.touch()  # pruning takes what was not used for longest
         self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
         text = "what an earlier session prepared was used again; set-up time and size are from then"
-        self._add(Note("set-up-reused", text))
+        self.add(Note("set-up-reused", text))
         return True
 
-    def _mark_ready(self, setup_ns: int) -> None:
+    def mark_ready(self, setup_ns: int) -> None:
         """Write down what set-up took and left, for this session and later ones."""
         self.setup_ns = setup_ns
         self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
@@ -273,30 +228,8 @@ class Series:
         with private_file(self.folder / READY) as partial:
             partial.write_text(json.dumps(known))
 
-    def bind(
-        self, process: int, batch: int, gate: Gate, timeout_s: float, warm_up_s: float
-    ) -> PointRun:
-        """Make one batch size callable in one process and warm it up; a second time is free."""
-        if (batch, process) in self.bound:
-            return self.bound[batch, process]
-        worker, limit_ns = self.workers[process], round(warm_up_s * 1e9)
-        begin_ns = time.monotonic_ns()
-        bound = gate.ask(worker, Server.bind, timeout_s, batch=batch, limit_ns=limit_ns)
-        call_ns = self.call_ns[batch] = max(1, bound.call_ns)  # a clock may not see a short call
-        # What compiles at its first call is set up by it; what it has compiled stays in its folder.
-        compiles_here = self.runtime.compiles and not self.runtime.prepares
-        if compiles_here and self.setup_ns is None and not self._is_ready():
-            end_ns = begin_ns + bound.first_ns
-            self._mark_ready(bound.first_ns - gate.quiet_ns(begin_ns, end_ns))
-        calls = timing.calls_for(call_ns)
-        run = self.bound[batch, process] = PointRun(self, batch, process, calls, call_ns, bound)
-        if not bound.settled:
-            text = "warm-up ended at its time limit while calls were still getting faster"
-            run.notes.append(Note("not-settled", text))
-        self._add(*bound.notes)
-        return run
-
-    def _add(self, *notes: Note) -> None:
+    def add(self, *notes: Note) -> None:
+        """Add notes, once each."""
         self.notes += [note for note in notes if note not in self.notes]
 
     def stop(self) -> None:

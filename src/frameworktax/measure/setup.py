@@ -13,7 +13,8 @@ import math
 import queue
 import shutil
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,13 +23,15 @@ from typing import Any
 
 from frameworktax import host
 from frameworktax.errors import StoreError, WorkerError
+from frameworktax.host.cache import alone, remove
 from frameworktax.measure import orphans, timing
 from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Described
 from frameworktax.measure.recorder import Bench
-from frameworktax.measure.series import PointRun, Series, Spawn, series_of
+from frameworktax.measure.series import PointRun, Series, series_of
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import libraries_in
+from frameworktax.models.user import BEGINS_OTHERS
 from frameworktax.records import FLOOR, Note, Workload
 
 DESCRIBE_S = 3.0
@@ -43,6 +46,9 @@ DEVICE_BIND_S = 30.0
 """The same on a device, where TorchScript compiles its fused kernels for each new shape."""
 LOOK_S = 0.5
 """A wait is cut into pieces this long, so that Ctrl-C is seen."""
+Spawn = Callable[[str, Mapping[str, str], tuple[str, ...] | None], Worker]
+"""Label, further environment variables, libraries that a template has imported (None: it is not to
+be forked) → a process to ask."""
 
 
 @dataclass(eq=False)
@@ -248,15 +254,14 @@ class Setup:
 
     def _prepare(self, series: Series, process: SetupProcess) -> bool:
         """Export for one runtime; where that fails, once more in a fresh process."""
-        gate, limit_s = self._gate, self._plan.setup_limit_s
         self._news.put((series.label, "compiling" if series.runtime.compiles else "exporting"))
         try:
             try:
-                series.prepare(process.get, gate, limit_s)
+                self.prepare(series, process.get)
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
-                series.prepare(lambda: process.get(fresh=True), gate, limit_s)
+                self.prepare(series, lambda: process.get(fresh=True))
         except WorkerError as error:
             self._fail(series, error)
             return False
@@ -288,6 +293,27 @@ class Setup:
             return
         series.ready = True
         self._news.put((series.label, ""))
+
+    def prepare(self, series: Series, process: Callable[[], Worker]) -> None:
+        """Have a set-up process export or compile, unless an earlier session left it ready.
+
+        ``process`` returns that process, and is not called where nothing is to be done. The time
+        limit is also for another session that prepares the same at this moment.
+        """
+        limit_s = self._plan.setup_limit_s
+        if series.is_ready():
+            return
+        with alone(series.folder, limit_s):
+            if series.is_ready():
+                return
+            for litter in series.folder.iterdir():  # of a session killed while preparing
+                remove(litter)
+            worker, batches = process(), tuple(sorted(series.points))
+            took_ns = self._gate.ask(
+                worker, Server.prepare, limit_s, batches=batches, **series.made_of
+            )
+            end_ns = time.monotonic_ns()  # a process may have begun after it was asked
+            series.mark_ready(took_ns - self._gate.quiet_ns(end_ns - took_ns, end_ns))
 
     # --- one process, one batch size ------------------------------------------------------------
 
@@ -326,11 +352,44 @@ class Setup:
             return None
 
     def _start(self, series: Series, process: int) -> None:
-        series.start(process, self._spawn, self._gate, self._plan.setup_limit_s)
+        """Start a measuring process and load the model in it."""
+        label, variables = f"{series.label}, process {process}", series.runtime.variables()
+        limit_s = self._plan.setup_limit_s
+        for batch in series.points:  # whatever was bound went with the process before
+            series.bound.pop((batch, process), None)
+        if not process:
+            series.begun_ns = time.monotonic_ns()
+        worker = series.workers[process] = self._spawn(label, variables, series.libraries)
+        loaded = self._gate.ask(worker, Server.load, limit_s, **series.made_of)
+        begins = [note.text for note in loaded.notes if note.code == BEGINS_OTHERS]
+        if begins and worker.started == "forked":
+            worker.kill()
+            worker = series.workers[process] = self._spawn(label, variables, None)
+            worker.notes.append(Note("not-forked", f"started, and not forked: {begins[0]}"))
+            loaded = self._gate.ask(worker, Server.load, limit_s, **series.made_of)
+        series.load_ns[process] = loaded.load_ns
+        series.add(*loaded.notes)
 
     def _warm_up(self, series: Series, process: int, batch: int) -> PointRun:
-        limit_s = self._bind_limit_s(series, batch)
-        return series.bind(process, batch, self._gate, limit_s, self._plan.warm_up_s)
+        """Make one batch size callable in one process and warm it up; a second time is free."""
+        if (batch, process) in series.bound:
+            return series.bound[batch, process]
+        worker, begin_ns = series.workers[process], time.monotonic_ns()
+        limit_s, warm_up_ns = self._bind_limit_s(series, batch), round(self._plan.warm_up_s * 1e9)
+        bound = self._gate.ask(worker, Server.bind, limit_s, batch=batch, limit_ns=warm_up_ns)
+        call_ns = series.call_ns[batch] = max(1, bound.call_ns)  # a clock may not see a short call
+        # What compiles at its first call is set up by it; what it has compiled stays in its folder.
+        compiles_here = series.runtime.compiles and not series.runtime.prepares
+        if compiles_here and series.setup_ns is None and not series.is_ready():
+            end_ns = begin_ns + bound.first_ns
+            series.mark_ready(bound.first_ns - self._gate.quiet_ns(begin_ns, end_ns))
+        calls = timing.calls_for(call_ns)
+        run = series.bound[batch, process] = PointRun(series, batch, process, calls, call_ns, bound)
+        if not bound.settled:
+            text = "warm-up ended at its time limit while calls were still getting faster"
+            run.notes.append(Note("not-settled", text))
+        series.add(*bound.notes)
+        return run
 
     def _bind_limit_s(self, series: Series, batch: int) -> float:
         """Seconds a batch size may take to be bound: a hang must not take the whole budget."""
