@@ -25,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -53,14 +54,14 @@ CALIBRATOR_SIZE = 160
 class Server:
     """Answers requests; one model, one runtime, any number of batch sizes."""
 
+    _loaded: base.Loaded
+    """From ``load`` on, which is asked for before all that needs it."""
+
     def __init__(self) -> None:
-        self._loaded: base.Loaded | None = None
         self._function = ""  # of the user, that returned the model
         self._target = Target()
         self._real: Callable[[int], Any] | None = None
         self._calls: dict[int, base.Call] = {}
-        self._calibrator: Callable[[], Any] | None = None
-        self._calibrator_ns = 0
         self._drawn: tuple[Workload, Model] | None = None
         self._deployment: Deployment | None = None
         self._unpinned: set[int] = set()
@@ -161,7 +162,7 @@ class Server:
 
     def bind(self, *, batch: int, limit_ns: int) -> protocol.Bound:
         """Make the call for one batch size and warm it up."""
-        loaded = self._ready()
+        loaded = self._loaded
         start = time.perf_counter_ns()
         call = loaded.bind(batch)
         call()
@@ -182,7 +183,7 @@ class Server:
 
     def output(self, *, batch: int, path: str) -> None:
         """Write the outputs of a call to a file, with what ``parity.compare_files`` asks for."""
-        loaded = self._ready()
+        loaded = self._loaded
         twice = []
         for _ in range(2):
             result = self._calls[batch]()
@@ -200,7 +201,7 @@ class Server:
 
     def block(self, *, batch: int, calls: int) -> Block:
         """Time one block, without a profiler."""
-        loaded, call = self._ready(), self._calls[batch]
+        loaded, call = self._loaded, self._calls[batch]
         synchronize, first_token = loaded.synchronize, loaded.first_token_ns
         if first_token() is not None:
             return timing.token_block(call, synchronize, first_token, calls=calls)
@@ -210,27 +211,38 @@ class Server:
 
     def calibrate(self, *, duration_ns: int) -> Block:
         """Time the fixed calibrator: interpreter and arithmetic, the same on every host."""
-        if self._calibrator is None:
-            self._calibrator = _make_calibrator()
-            self._calibrator_ns = timing.warm_up(self._calibrator).call_ns
-        calls = timing.calls_for(self._calibrator_ns, duration_ns)
-        return timing.host_block(self._calibrator, calls=calls)
+        call, call_ns = self._calibrator
+        return timing.host_block(call, calls=timing.calls_for(call_ns, duration_ns))
+
+    @cached_property
+    def _calibrator(self) -> tuple[Callable[[], Any], int]:
+        """The calibrator, and what a call of it takes, ns."""
+        a = np.ones((CALIBRATOR_SIZE, CALIBRATOR_SIZE), np.float32)
+
+        def calibrate() -> int:
+            total = 0
+            for i in range(4000):
+                total += i & 7
+            for _ in range(4):
+                a @ a
+            return total
+
+        return calibrate, timing.warm_up(calibrate).call_ns
 
     def sample(self, *, batch: int, duration_ns: int) -> Attribution:
         """Sample the program counter of this thread; session and point are left empty."""
-        loaded = self._ready()
         found = attribute_cpu(
             self._calls[batch],
             threads=1 if self._target.is_cuda else self._target.threads,
             stretches=1,
             duration_ns=duration_ns,
-            settle=loaded.synchronize if self._target.is_cuda else None,
+            settle=self._loaded.synchronize if self._target.is_cuda else None,
         )
         return protocol.attribution(found)
 
     def places(self, *, batch: int, by: By, duration_ns: int, stretches: int) -> Places:
         """Sample once more, or profile a device, and find what layer or line each time is of."""
-        loaded = self._ready()
+        loaded = self._loaded
         call, root = self._calls[batch], loaded.root()
         if self._target.is_cuda:
             from frameworktax.attribution.device_places import attribute_device_modules
@@ -253,12 +265,11 @@ class Server:
         """Profile what the device does, and measure its span behind a backlog."""
         from frameworktax.attribution.device import attribute_gpu
 
-        loaded = self._ready()
         if not self._target.is_cuda:
             raise UsageError("device attribution needs --device cuda:N")
         found = attribute_gpu(
             call=self._calls[batch],
-            synchronize=loaded.synchronize,
+            synchronize=self._loaded.synchronize,
             device=self._target.device,
             calls=calls,
         )
@@ -340,11 +351,6 @@ class Server:
         made = to_arrays(self._deployment(*args, **kwargs))
         return parity.compare(parity.read_outputs(Path(outputs)), made, precision)
 
-    def _ready(self) -> base.Loaded:
-        if self._loaded is None:
-            raise UsageError("nothing is loaded yet")
-        return self._loaded
-
 
 def _build(workload: Workload, device: str, live: str | None) -> Model:
     check_device(device)
@@ -353,20 +359,6 @@ def _build(workload: Workload, device: str, live: str | None) -> Model:
 
         return build_live(live, workload, device)
     return models.build(workload, device)
-
-
-def _make_calibrator() -> Callable[[], Any]:
-    a = np.ones((CALIBRATOR_SIZE, CALIBRATOR_SIZE), np.float32)
-
-    def calibrate() -> int:
-        total = 0
-        for i in range(4000):
-            total += i & 7
-        for _ in range(4):
-            a @ a
-        return total
-
-    return calibrate
 
 
 def _give_back_device_memory() -> None:
