@@ -10,12 +10,13 @@ from fake_workers import AtOnce, FakeHost, FakeWorker
 from frameworktax import store
 from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.measure import session as measuring
+from frameworktax.measure import template
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Gate
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import FIRST_ROUNDS
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.measure.template import Template, Templates
+from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
 from frameworktax.records import (
     Attribution,
@@ -476,7 +477,7 @@ def test_templates_import_nothing_while_a_block_is_timed(monkeypatch):
 def test_no_template_begins_while_a_block_is_timed(monkeypatch):
     """Set-up may have asked for its process just before."""
     templates, is_quiet, began = Templates(), threading.Event(), []
-    monkeypatch.setattr(Template, "start", lambda variables: began.append(is_quiet.is_set()))
+    monkeypatch.setattr(template, "Template", lambda *_: began.append(is_quiet.is_set()))
     asking = threading.Thread(target=templates.get, args=({},))
     with Gate(templates).quiet():
         is_quiet.set()

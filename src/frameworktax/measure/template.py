@@ -208,35 +208,26 @@ class Forked(Process):
 class Template:
     """One template, as a session has it.
 
-    Args:
-        process: itself.
-        control: takes its orders.
-        above: the template that forks it, None for a started one.
+    It is started with the standard library and numpy alone, or forked of the one ``above`` and then
+    imports a ``library`` more; ``environment`` is that of a started one.
     """
 
+    process: Interpreter | Forked
+
     def __init__(
-        self, process: Interpreter | Forked, control: socket.socket, above: Template | None = None
+        self, environment: Mapping[str, str], above: Template | None = None, library: str = ""
     ) -> None:
-        self.process = process
         self.above = above
-        self._control = control
         self._is_ready = False
-
-    @classmethod
-    def start(cls, environment: Mapping[str, str]) -> Template:
-        """Start one with the standard library and numpy alone; arguments as of ``Interpreter``."""
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        room = "_" * (os.pathconf("/", "PC_PATH_MAX") + len("TMPDIR="))
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            words = MODULE, str(theirs.fileno())
-            process = Interpreter(words, {**environment, ROOM: room}, theirs.fileno())
-        return cls(process, control)
-
-    def branch(self, library: str) -> Template:
-        """Fork a template that has imported a library more."""
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            return Template(self.fork(Order(library=library), (theirs.fileno(),)), control, self)
+            channel = theirs.fileno()
+            if above is not None:
+                self.process = above.fork(Order(library=library), (channel,))
+                return
+            room = "_" * (os.pathconf("/", "PC_PATH_MAX") + len("TMPDIR="))
+            variables = {**environment, ROOM: room}
+            self.process = Interpreter((MODULE, str(channel)), variables, channel)
 
     def fork(self, order: Order, descriptors: Sequence[int]) -> Forked:
         """Have it fork; the process is there later, once the template has imported everything.
@@ -297,16 +288,12 @@ class Templates:
                 if not found.is_ready:  # its imports end it, and would again
                     return None
                 found.close()
-            if libraries:
-                above = self.get(environment, libraries[:-1])
-                if above is None:
-                    return None
-                found = above.branch(libraries[-1])
-            else:
-                if "TMPDIR" in os.environ:
-                    variables["TMPDIR"] = os.environ["TMPDIR"]
-                found = Template.start(variables)
-            self._found[key] = found
+            above = self.get(environment, libraries[:-1]) if libraries else None
+            if libraries and above is None:
+                return None
+            if "TMPDIR" in os.environ:
+                variables["TMPDIR"] = os.environ["TMPDIR"]
+            found = self._found[key] = Template(variables, above, *libraries[-1:])
             return found
 
     @contextlib.contextmanager
