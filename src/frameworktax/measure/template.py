@@ -23,7 +23,7 @@ import ctypes
 import gc
 import json
 import os
-import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -31,6 +31,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -331,29 +333,17 @@ Job = tuple[Order, list[int]]
 """What a forked process is for, and the descriptors it was given."""
 
 
-class _Child(NamedTuple):
-    """What was forked; both descriptors are this process's own.
-
-    Attributes:
-        status: says what becomes of it; hung up once it is to be ended.
-        ended: readable once it has ended.
-    """
-
-    number: int
-    status: int
-    ended: int
-
-
 class _Server:
     """Forks on request; what it has forked is reaped only once its number is no longer used."""
 
     def __init__(self, control: socket.socket, library: str = "") -> None:
         self._control = control
         self._refusal = _refusal(library)
-        self._poller = select.poll()
-        self._poller.register(control, select.POLLIN)
-        self._children: dict[int, _Child] = {}
-        """By either of their descriptors."""
+        self._children: dict[int, tuple[int, int]] = {}
+        """By number: what says what becomes of it, hung up once it is to be ended; and what is
+        readable once it has ended. Both descriptors are this process's own."""
+        self._watched = selectors.PollSelector()
+        self._watched.register(control, selectors.EVENT_READ, self._take)
 
     def serve(self) -> Job:
         """Fork until the other end is closed; returns in each process that was forked."""
@@ -361,16 +351,9 @@ class _Server:
             self._control.send(b"!")  # ready
         while True:
             # One at a time: the number of a descriptor that one closes may be the next one's.
-            descriptor = self._poller.poll()[0][0]
-            child = self._children.get(descriptor)
-            if child is None:
-                job = self._take()
-                if job is not None:
-                    return job
-            elif descriptor == child.ended:
-                self._report_end(child)
-            else:
-                self._let_go(child)
+            job: Job | None = self._watched.select()[0][0].data()
+            if job is not None:
+                return job
 
     def _take(self) -> Job | None:
         """Carry out one order; returns its job in the process that was forked for it."""
@@ -379,8 +362,8 @@ class _Server:
         except OSError:
             message = b""
         if not message:
-            while self._children:
-                self._let_go(next(iter(self._children.values())))
+            for number in list(self._children):
+                self._let_go(number)
             os._exit(0)
         status = descriptors.pop()
         refusal, number, own = self._refusal, -1, os.getpid()
@@ -399,33 +382,33 @@ class _Server:
         for descriptor in descriptors:
             os.close(descriptor)
         if number > 0:
-            child = _Child(number, status, os.pidfd_open(number))
-            for descriptor, events in ((status, 0), (child.ended, select.POLLIN)):
-                self._children[descriptor] = child
-                self._poller.register(descriptor, events)
+            ended = os.pidfd_open(number)
+            self._children[number] = status, ended
+            for descriptor, react in ((status, self._let_go), (ended, self._report_end)):
+                self._watched.register(descriptor, selectors.EVENT_READ, partial(react, number))
         else:
             _say(status, f"refused {refusal}")
             os.close(status)
         return None
 
-    def _report_end(self, child: _Child) -> None:
+    def _report_end(self, number: int) -> None:
         """Report an exit code; the number stays taken until it is let go."""
-        self._poller.unregister(child.ended)
-        found = os.waitid(os.P_PID, child.number, os.WEXITED | os.WNOWAIT)
+        status, ended = self._children[number]
+        self._watched.unregister(ended)
+        found = os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
         if found is not None:
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-            _say(child.status, f"code {code}")
+            _say(status, f"code {code}")
 
-    def _let_go(self, child: _Child) -> None:
+    def _let_go(self, number: int) -> None:
         """End a process that was let go, and whatever is in its group."""
         for end in (os.killpg, os.kill):  # it may not have a group yet
             with contextlib.suppress(OSError):
-                end(child.number, signal.SIGKILL)
-        os.waitpid(child.number, 0)
-        for descriptor in (child.status, child.ended):
-            del self._children[descriptor]
+                end(number, signal.SIGKILL)
+        os.waitpid(number, 0)
+        for descriptor in self._children.pop(number):
             with contextlib.suppress(KeyError):  # its end was reported
-                self._poller.unregister(descriptor)
+                self._watched.unregister(descriptor)
             os.close(descriptor)
 
     def _leave(self, order: Order, descriptors: list[int], status: int, parent: int) -> None:
@@ -435,7 +418,7 @@ class _Server:
         if os.getppid() != parent:
             os._exit(1)
         self._control.close()
-        for descriptor in self._children:
+        for descriptor in chain.from_iterable(self._children.values()):
             os.close(descriptor)
         if not order.library:
             _settle(order)
