@@ -581,11 +581,14 @@ def test_a_process_that_cannot_be_started_fails_at_every_batch_size_and_is_ended
 
 
 def test_nothing_is_started_anew_in_a_series_that_was_ended(ending):
+    def before(worker, request):
+        if request.step == "bind":
+            ending.series.stop()
+            raise WorkerError("crashed", "ended")
+
     ending.setup.start(ending.series, 1)
-    ending.series.stop()
-    ending.host.asked.clear()
-    ending.setup._revive(ending.series, 1)
-    assert ending.host.asked == []
+    ending.host.before = before
+    assert ending.bind(1, 1) == [("bind", 1)]
 
 
 @pytest.mark.parametrize(("timed", "ready"), [(True, True), (True, False), (False, True)])

@@ -317,12 +317,21 @@ class Setup:
 
     # --- one process, one batch size ------------------------------------------------------------
 
-    def start(self, series: Series, process: int) -> None:
-        """Start a process; where that fails, so do all batch sizes in it."""
+    def start(self, series: Series, process: int, warm: list[int] | None = None) -> None:
+        """Start a process, anew with what was ``warm`` in it.
+
+        Where that fails, so do these batch sizes in it, or all of a new one; and it is ended, for
+        it may hold what it loaded.
+        """
         try:
             self._start(series, process)
+            for batch in warm or ():
+                self._warm_up(series, process, batch)
         except WorkerError as error:
-            self._give_up(series, process, sorted(series.points), error)
+            if process in series.workers:
+                series.workers[process].kill()
+            batches = sorted(series.points) if warm is None else warm
+            self._bench.recorder.fail(series, process, batches, error)
 
     def bind(self, series: Series, process: int, batch: int) -> WorkerError | None:
         """Warm up one batch size, in process 0 started for it if need be; return why it cannot be.
@@ -344,8 +353,10 @@ class Setup:
                     series.failed.add(batch)
                 said = error if series.ready else self._explain(error)
                 self._bench.recorder.outcome(series, batch, process, said)
-                if not _is_alive(series, process):
-                    self._revive(series, process)
+                warm = [batch for batch, its_process in series.bound if its_process == process]
+                is_worth_it = process in series.workers and (warm or process)
+                if is_worth_it and not _is_alive(series, process):
+                    self.start(series, process, warm)
                 return error
             if series.timed and series.ready:
                 series.runs[batch, process] = run
@@ -399,26 +410,6 @@ class Setup:
         expected_s = series.call_ns[nearest] * batch / nearest * 2 * timing.WARMUP_CALLS / 1e9
         least_s = DEVICE_BIND_S if series.target.is_cuda else BIND_S
         return min(self._plan.setup_limit_s, max(least_s, 10 * expected_s))
-
-    def _revive(self, series: Series, process: int) -> None:
-        """Start a process anew after one batch size ended it, for the sake of the others."""
-        bound = [batch for batch, p in series.bound if p == process]
-        if process not in series.workers or not (bound or process):
-            return
-        try:
-            self._start(series, process)
-            for batch in bound:
-                self._warm_up(series, process, batch)
-        except WorkerError as error:
-            self._give_up(series, process, bound, error)
-
-    def _give_up(
-        self, series: Series, process: int, batches: list[int], error: WorkerError
-    ) -> None:
-        """Record that batch sizes failed in a process, and end it: it may hold what it loaded."""
-        if process in series.workers:
-            series.workers[process].kill()
-        self._bench.recorder.fail(series, process, batches, error)
 
     def _fail(self, series: Series, error: WorkerError) -> None:
         self._bench.recorder.mark_failed(series, self._explain(error))
