@@ -29,7 +29,7 @@ from frameworktax.records import (
     Workload,
     to_json,
 )
-from frameworktax.store.shards import FIRST
+from frameworktax.store.write import FIRST
 from frameworktax.sweep import ray as ray_module
 from frameworktax.sweep import run
 from frameworktax.sweep.executor import Done, Job, Platform, lost, open_executor

@@ -20,7 +20,7 @@ from typing import Any
 from frameworktax.errors import UsageError, WorkerError, needs
 from frameworktax.measure.reporter import Reporter
 from frameworktax.store import Writer
-from frameworktax.store.shards import FIRST
+from frameworktax.store.write import FIRST
 from frameworktax.sweep.executor import Done, Job, Platform, limit_s, lost
 from frameworktax.sweep.grid import shipped
 from frameworktax.sweep.node import WAIT_S, News, NodeHost, versions
