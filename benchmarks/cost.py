@@ -146,7 +146,7 @@ def worker_floor(rounds: int) -> Row:
             timed = worker.request(Server.block, 30, batch=1, calls=timing.MAX_CALLS)
             medians.append(float(median(timed.latency_ns)))
     finally:
-        worker.stop()
+        worker.kill()
     return plain(stats.mean_interval(medians, "block-medians"))
 
 
@@ -319,7 +319,7 @@ def round_trip(quick: bool) -> Row:
             worker.request(Server.memory, 30)
             trips_ns.append(time.perf_counter_ns() - before)
     finally:
-        worker.stop()
+        worker.kill()
     return {"start_s": start_s, "median_ns": median(trips_ns), "max_ns": max(trips_ns)}
 
 
