@@ -46,16 +46,24 @@ class Scripted:
     def __init__(self, clock):
         self.clock = clock
         self.seen = []
-        self.lost = 0
+        self.lost = self.begun = 0
+        self.on = None
         self.closed = False
 
     def resume(self):
         self.on = self.clock.now_ns
+        self.begun += 1
 
     def pause(self):
-        self.seen += range(self.on, self.clock.now_ns, MS)
+        if self.on is not None:
+            self.seen += range(self.on, self.clock.now_ns, MS)
+        self.on = None
 
     def take(self):
+        on = self.on
+        self.pause()
+        if on is not None:
+            self.on = self.clock.now_ns
         seen, self.seen = self.seen, []
         return seen
 
@@ -254,12 +262,41 @@ def test_the_ratio_is_of_all_samples_of_its_window(recorder, seen):
     assert seen.ratios == [("1", 0.5)]
 
 
-def test_one_call_in_twenty_is_sampled(clock, seen, made):
-    recorder = Watch("m", seen, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock))
-    for _ in range(4000):
+@pytest.mark.parametrize(("ms", "begun"), [(10, 200), (1000, 2000)])
+def test_one_call_in_twenty_is_sampled_and_short_ones_many_in_a_row(clock, seen, made, ms, begun):
+    recorder = Watch(
+        "m", seen, sample=0.05, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock)
+    )
+    for _ in range(40_000):
+        call(recorder, clock, ms * MS)
+    (caller,) = recorder._callers
+    sampled = [seen for *_, seen in caller.calls if seen is not None]
+    assert 0.6 * 2000 < len(sampled) < 1.5 * 2000  # five standard deviations of 200 gaps
+    assert caller.sampler.begun == pytest.approx(len(sampled) / (2000 / begun), abs=1)
+    recorder.end()
+    recorder.join()
+
+
+def test_what_a_thread_does_between_calls_in_a_row_is_in_none(recorder, clock, seen, made):
+    for _ in range(50):
+        call(recorder, clock, 4 * MS)
+        clock.work(12 * MS)
+    recorder.flush()
+    assert made[0].begun == 2  # after 25 calls of 4 ms sampling began anew
+    assert sum(seen.seconds.values()) == pytest.approx(0.2)
+
+
+def test_a_thread_that_may_not_be_sampled_is_asked_once(clock, seen):
+    asked = []
+
+    def refused():
+        asked.append(1)
+        raise RefusedError(1, "no")
+
+    recorder = Watch("m", seen, sample=1, interval_s=HOUR_S, clock=clock, sampler=refused)
+    for _ in range(3):
         call(recorder, clock, MS)
-    sampled = [seen for *_, seen in recorder._callers[0].calls if seen is not None]
-    assert 130 < len(sampled) < 270  # 200 ± 5 standard deviations
+    assert asked == [1] and recorder._callers[0].skip > 1000
     recorder.end()
     recorder.join()
 
@@ -287,6 +324,7 @@ def test_nested_calls_count_once_and_by_the_outermost(clock, seen, watched):
 
 def test_calls_between_sampled_ones_are_noted_with_their_time(clock, seen, monkeypatch):
     monkeypatch.setattr(Watch, "_gap", lambda *_: 3)
+    monkeypatch.setattr(watching, "STRETCH_NS", 2 * MS)
     recorder = Watch(
         "m", seen, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock),
         place=lambda _: PLACES,
