@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -79,9 +79,12 @@ class Family:
             rows.append((runtime if whole else f"{runtime}, batch {sizes}", status, reason))
         return rows
 
-    @property
-    def notes(self) -> list[tuple[str, str, str]]:
-        """(who, code, text) of the trust notes, those together that differ in numbers alone."""
+    def notes(self, shown: Callable[[str], bool]) -> list[tuple[str, str, str]]:
+        """Return (who, code, text) of the trust notes, those together that differ in numbers alone.
+
+        Where the notes of a code are not ``shown``, only how many there are is of use: they have
+        no text.
+        """
         equal: dict[tuple[str, str], list[int]] = defaultdict(list)
         measured = self.measured
         for number, m in enumerate(measured):
@@ -93,6 +96,9 @@ class Family:
         whole = Counter(m.runtime for m in measured)
         found = []
         for (code, _), texts in groups.items():
+            if not shown(code):
+                found.append(("", code, ""))
+                continue
             numbers = sorted({n for text in texts for n in equal[code, text]})
             points = [measured[n] for n in numbers]
             found.append((_who(points, whole), code, _merged(texts)))

@@ -75,7 +75,7 @@ UNKNOWN = Cell(NONE, style="dim")
 def run_blocks(run: Run, *, folded: bool = True) -> list[Block]:
     """Return the whole document: the answer first, what to know about it last.
 
-    Without ``folded`` the breakdown of every point, which is folded, is left out.
+    Without ``folded`` what is folded is left out: the breakdown of every point, texts of notes.
     """
     blocks: list[Block] = [Heading(run.headline, 1)]
     found = families(run)
@@ -85,7 +85,7 @@ def run_blocks(run: Run, *, folded: bool = True) -> list[Block]:
     blocks += trace_blocks(run.trace)
     blocks += advice_blocks(run.advice)
     blocks += prediction_blocks(run.predictions)
-    blocks += [notes_of(family, named=len(found) > 1) for family in found]
+    blocks += [notes_of(family, named=len(found) > 1, folded=folded) for family in found]
     blocks += session_blocks(run)
     return [*blocks, *effort_blocks(run.own_tax), *environment_blocks(run.environment)]
 
@@ -451,11 +451,14 @@ def advice_blocks(advice: Iterable[Advice]) -> list[Block]:
     return [Items("What to do", tuple(items))] if items else []
 
 
-def notes_of(family: Family, *, named: bool = False) -> Notes:
-    """Return the notes on a family's points; ``named`` where a document has several families."""
+def notes_of(family: Family, *, named: bool = False, folded: bool = True) -> Notes:
+    """Return the notes on a family's points; ``named`` where a document has several families.
+
+    Without ``folded`` those that change nothing are without their text.
+    """
     notes = [
         Note(code, text, who, "warning" if code in CHANGING else "info")
-        for who, code, text in family.notes
+        for who, code, text in family.notes(lambda code: folded or code in CHANGING)
     ]
     return Notes(f"Notes on {family.title}" if named else "Notes", tuple(notes))
 
