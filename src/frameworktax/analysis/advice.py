@@ -330,7 +330,8 @@ def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
 
 def _allocator(same: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill]) -> Advice | None:
     every = ((m, bills.get((m.runtime, m.workload.batch))) for m in same)
-    found = [(m, bill.memory) for m, bill in every if bill is not None and bill.memory is not None]
+    shares = ((m, bill.memory) for m, bill in every if bill is not None)
+    found = [(m, share) for m, share in shares if share is not None]
     if not found:
         return None
     m, share = max(found, key=lambda item: item[1].value)

@@ -28,7 +28,6 @@ from frameworktax.records import BILL, Attribution, Estimate, Note
 from frameworktax.stats import ONE_PROCESS, mean_interval
 
 K = TypeVar("K", bound=Hashable)
-_LINES = frozenset(BILL)
 SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
@@ -39,6 +38,13 @@ MISJUDGED = 0.02
 in any of the models of ``benchmarks/stripped.py``."""
 MAX_INFLATION = 0.05
 """Difference of sampled and timed calls of a process above which its shares carry a warning."""
+NO_OFF_CPU = Note(
+    "no-off-cpu", "time off the CPU was not recorded; the breakdown covers time on the CPU only"
+)
+IN_ONE_PROCESS = Note(
+    "sampled-in-one-process",
+    "one process was sampled: how much the tax differs between processes is unknown",
+)
 HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system", "launch")
 """Host work that can keep a device waiting."""
 
@@ -75,6 +81,9 @@ class _Sampled:
 
     Attributes:
         attributions: with samples, all of one sampler.
+        stretches: their samples by line, of each stretch that has any.
+        totals: number of samples of each stretch.
+        wait: the share of its time off the CPU, less what others had of it.
         level: latency of this process over the mean of all that were sampled; 1 where they were
             not all timed.
         is_timed: whether they were.
@@ -83,37 +92,22 @@ class _Sampled:
     """
 
     attributions: Sequence[Attribution]
+    stretches: Sequence[Mapping[str, int]]
+    totals: Sequence[int]
+    wait: float
     level: float
     is_timed: bool
     pace: float | None
 
-    @cached_property
-    def wait(self) -> float:
-        """The share of its time off the CPU, less what others had of it."""
-        own_ns = _own_ns(self.attributions)
-        if own_ns <= 0 or any(a.off_cpu_ns is None for a in self.attributions):
-            return 0.0
-        return sum((a.off_cpu_ns or 0) - (a.queued_ns or 0) for a in self.attributions) / own_ns
-
-    @cached_property
+    @property
     def weight(self) -> float:
         """The part of the mean latency that one sample stands for."""
         return self.level * (1 - self.wait) / sum(self.totals)
 
-    @cached_property
-    def stretches(self) -> Sequence[Mapping[str, int]]:
-        """Samples by line, of each stretch that has any."""
-        samples = [s for a in self.attributions for s in a.samples if any(s.values())]
-        return [s if _LINES.issuperset(s) else _known(s) for s in samples]
-
-    @cached_property
-    def totals(self) -> Sequence[int]:
-        """Number of samples of each stretch."""
-        return [sum(s.values()) for s in self.stretches]
-
     def of(self, *lines: str) -> Sequence[int]:
         """Return how many samples some lines have, by stretch."""
-        return [sum([s.get(line, 0) for line in lines]) for s in self.stretches]
+        counts = [[s.get(line, 0) for s in self.stretches] for line in lines]
+        return counts[0] if len(lines) == 1 else [sum(each) for each in zip(*counts, strict=True)]
 
 
 class SampledBill(Bill):
@@ -142,20 +136,23 @@ class SampledBill(Bill):
         vars(self).update(latency=latency, processes=processes, timed=timed, mean_ns=mean_ns)
         vars(self).update(method=method, kernel_names={})
 
-    @cached_property
+    @property
     def share(self) -> Estimate:
         """The tax; its interval reaches to all that machine code leaves open."""
-        return one_minus(_reaching(self._kernel, *self._open))
+        kernel, (less, more) = self._kernel, self._open
+        return kernel.at(1 - kernel.value, 1 - (kernel.high + more), 1 - (kernel.low - less))
 
     @cached_property
     def lines(self) -> Mapping[str, float]:
         """Line → ns in a call; they add up to the latency."""
         used = [a for one in self.processes for a in one.attributions]
-        seen = {"kernel", "remainder"}.union(*(s for one in self.processes for s in one.stretches))
+        counts = [_known(one.stretches) for one in self.processes]
+        seen = {"kernel", "remainder"}.union(*counts)
         if any(a.off_cpu_ns is not None for a in used):
             seen.add("wait")
+        each = list(zip(self.processes, counts, strict=True))
         lines = {
-            line: fmean(self._parts([one.of(line) for one in self.processes])) * self.latency.value
+            line: fmean([one.weight * own.get(line, 0) for one, own in each]) * self.latency.value
             for line in BILL
             if line in seen
         }
@@ -233,7 +230,7 @@ class SampledBill(Bill):
         sampled_ns = _own_ns(used) / sum(a.calls for a in used)
         return sampled_ns / (self.latency.value if timed_ns is None else timed_ns) - 1
 
-    @cached_property
+    @property
     def notes(self) -> tuple[Note, ...]:
         """What shakes the trust in it."""
         notes, found = [], self.processes
@@ -242,8 +239,7 @@ class SampledBill(Bill):
             kept = sum(sum(one.totals) for one in found)
             notes.append(Note("samples-lost", f"{lost} of {lost + kept} samples were lost"))
         if any(a.off_cpu_ns is None for a in used):
-            text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
-            notes.append(Note("no-off-cpu", text))
+            notes.append(NO_OFF_CPU)
         paces = [one.pace - 1 for one in found if one.pace is not None] or [self.inflation]
         if apart := [pace for pace in paces if abs(pace) > MAX_INFLATION]:
             worst = max(apart, key=abs)
@@ -254,19 +250,18 @@ class SampledBill(Bill):
             )
             notes.append(Note("sampler-inflation", text))
         if len(found) == 1 < self.timed:
-            text = "one process was sampled: how much the tax differs between processes is unknown"
-            notes.append(Note("sampled-in-one-process", text))
+            notes.append(IN_ONE_PROCESS)
         return tuple(notes)
 
     @cached_property
     def _kernel(self) -> Estimate:
         return self._interval([one.of("kernel") for one in self.processes], self.method)
 
-    @cached_property
+    @property
     def _open(self) -> tuple[float, float]:
         """By how much less and more of the latency kernels may take than machine code shows."""
-        details = [a.detail for one in self.processes for a in one.attributions]
-        if all(detail.keys().isdisjoint(JUDGED) for detail in details):
+        seen = {part for one in self.processes for a in one.attributions for part in a.detail}
+        if seen.isdisjoint(JUDGED):
             return 0.0, 0.0  # every sample has a symbol, as most points have
         copied, unnamed, unread = (fmean(self._parts(self._detail(part))) for part in JUDGED)
         misjudged = min(MISJUDGED, unnamed + copied)  # of no more than was judged
@@ -300,7 +295,8 @@ class SampledBill(Bill):
             return _around(value, residuals, method)
         (one,) = self.processes
         totals = one.totals if len(counts[0]) > 1 else [sum(one.totals)]
-        return scaled(share_interval(counts[0], totals, f"{method}{ONE_PROCESS}"), 1 - one.wait)
+        share = share_interval(counts[0], totals, f"{method}{ONE_PROCESS}")
+        return scaled(share, 1 - one.wait) if one.wait else share
 
     def _spent(self, counts: Callable[[Attribution], Iterable[tuple[K, int]]]) -> dict[K, float]:
         """Return what each key of some counts of samples takes, ns in a call."""
@@ -316,27 +312,41 @@ def _sampled(
     timed_ns: Mapping[int, tuple[float, float]],
 ) -> list[_Sampled]:
     """Return the samples of each process beside its own latency; those of the first sampler."""
-    of_process: dict[int, list[Attribution]] = defaultdict(list)
-    used = [a for a in attributions if any(any(s.values()) for s in a.samples)]
-    for a in used:
-        if a.method == used[0].method:  # one sampler a bill: they see different things
-            of_process[a.process].append(a)
+    of_process: dict[int, tuple[list[Attribution], list[Mapping[str, int]]]] = {}
+    method = None
+    for a in attributions:
+        if stretches := [s for s in a.samples if any(s.values())]:
+            method = a.method if method is None else method
+            if a.method == method:  # one sampler a bill: they see different things
+                own, samples = of_process.setdefault(a.process, ([], []))
+                own.append(a)
+                samples += stretches
     levels = {p: timed_ns[p][0] for p in of_process if p in timed_ns}
     mean = fmean(levels.values()) if len(levels) == len(of_process) > 0 else None
     return [
         _Sampled(
-            found,
-            levels[p] / mean if mean else 1.0,
-            bool(mean),
-            _pace(found, timed_ns[p][1]) if p in timed_ns else None,
+            attributions=own,
+            stretches=samples,
+            totals=[sum(s.values()) for s in samples],
+            wait=_wait(own),
+            level=levels[p] / mean if mean else 1.0,
+            is_timed=bool(mean),
+            pace=_pace(own, timed_ns[p][1]) if p in timed_ns else None,
         )
-        for p, found in sorted(of_process.items())
+        for p, (own, samples) in sorted(of_process.items())
     ]
 
 
 def _own_ns(attributions: Iterable[Attribution]) -> int:
     """Return the time sampled, less that in which others had the processor: no cost of a call."""
     return sum(a.wall_ns - (a.queued_ns or 0) for a in attributions)
+
+
+def _wait(attributions: Sequence[Attribution]) -> float:
+    own_ns = _own_ns(attributions)
+    if own_ns <= 0 or any(a.off_cpu_ns is None for a in attributions):
+        return 0.0
+    return sum((a.off_cpu_ns or 0) - (a.queued_ns or 0) for a in attributions) / own_ns
 
 
 def _pace(attributions: Sequence[Attribution], timed_ns: float) -> float | None:
@@ -384,10 +394,10 @@ def _reaching(estimate: Estimate, below: float, above: float) -> Estimate:
     return estimate.at(estimate.value, estimate.low - below, estimate.high + above)
 
 
-def _known(stretch: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the stretch with foreign buckets moved to ``remainder``."""
+def _known(stretches: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+    """Return the samples of stretches together, those of foreign buckets as ``remainder``."""
     known: dict[str, int] = defaultdict(int)
-    for name, count in stretch.items():
+    for name, count in (item for stretch in stretches for item in stretch.items()):
         known[name if name in BILL else "remainder"] += count
     return known
 
@@ -432,16 +442,17 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     if span is not None:
         lines["device_gap"] = span.value - kernel.value
     sampled = [a for a in attributions if not a.kernel_ns and a.samples]
-    host = [_known(s) for a in sampled for s in a.samples]
-    counts: dict[str, float] = {name: sum(s.get(name, 0) for s in host) for name in HOST_LINES}
-    counts["dispatch"] += sum(s.get("kernel", 0) for s in host)
+    host = _known(s for a in sampled for s in a.samples)
+    every = sum(host.values())
+    counts: dict[str, float] = {name: host.get(name, 0) for name in HOST_LINES}
+    counts["dispatch"] += host.get("kernel", 0)
     waits = [ns for a in device for ns in a.wait_ns]
     calls, wall_ns = sum(a.calls for a in sampled), sum(a.wall_ns for a in sampled)
     waited = 0.0  # samples of the host while it waited for the device
     if waits and wall_ns:
-        waited = median(waits) * calls / wall_ns * sum(sum(s.values()) for s in host)
+        waited = median(waits) * calls / wall_ns * every
     counts["launch"] -= waited
-    total = sum(sum(s.values()) - s.get("wait", 0) for s in host) - waited
+    total = every - host.get("wait", 0) - waited
     notes = []
     empty = [a.empty_span_ns for a in device if a.empty_span_ns is not None]
     if span is not None and empty and span.value - kernel.value < median(empty):

@@ -6,9 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
 from statistics import fmean, median, stdev
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
@@ -34,6 +33,7 @@ from frameworktax.records import (
     Measurement,
     Note,
     OwnTax,
+    Places,
     Point,
     Points,
     Record,
@@ -137,17 +137,20 @@ def _points(
     shown: Iterable[PointRecords], left_out: Iterable[LeftOut], asked: Iterable[Point]
 ) -> Points | None:
     """Count the points; None where none was asked for."""
-    asked = set(asked)  # the floor is measured beside everything, and counts where it was asked for
-    reached = {r.point: r for r in shown if r.point.runtime != FLOOR or r.point in asked}
-    reasons = {left.point: left.reason for left in left_out}
-    settled = {
-        *(point for point, r in reached.items() if status_of(r)[0] == "unavailable"),
-        *(point for point, reason in reasons.items() if reason.startswith(LINEAR_REASON)),
+    wanted = {point.key() for point in asked}
+    # the floor is measured beside everything, and counts where it was asked for
+    reached = {
+        r.point.key(): r for r in shown if r.point.runtime != FLOOR or r.point.key() in wanted
     }
-    every = {*reached, *asked, *(point for point in reasons if not point.workload.twin)}
-    measured = [point for point, r in reached.items() if r.latency is not None]
-    wanted = len(every) - len((settled & every).difference(measured))
-    return Points(asked=wanted, measured=len(measured)) if wanted else None
+    reasons = {left.point.key(): left for left in left_out}
+    settled = {
+        *(key for key, r in reached.items() if status_of(r)[0] == "unavailable"),
+        *(key for key, left in reasons.items() if left.reason.startswith(LINEAR_REASON)),
+    }
+    wanted.update(reached, (key for key, left in reasons.items() if not left.point.workload.twin))
+    measured = {key for key, r in reached.items() if r.latency is not None}
+    count = len(wanted) - len((settled & wanted) - measured)
+    return Points(asked=count, measured=len(measured)) if count else None
 
 
 def host_drift(calibrator_ns: Mapping[int, float]) -> float | None:
@@ -200,36 +203,42 @@ def _shown(grouped: Iterable[PointRecords]) -> list[PointRecords]:
     )
 
 
-def _lazy(compute: Callable[[StoredMeasurement], T]) -> T:
-    """Return a field that is computed when it is first asked for, to mypy of what it computes."""
-    return cast("T", cached_property(compute))
-
-
 class StoredMeasurement(Measurement):
-    """A measurement from records; what no table shows is computed when it is first asked for."""
+    """A measurement from records; most of it is computed when it is first asked for.
 
+    Attributes:
+        records: that it is of.
+        twin: the records of its twin.
+        eager: the point of eager beside it; None of eager itself and of the floor.
+        device: that it was measured on.
+        until: half-width of the interval that was asked for.
+        slope: of latency over batch; from ``_curve``.
+    """
+
+    __slots__ = ("bill", "device", "eager", "records", "slope", "twin", "until")
     records: PointRecords
-    bill: billing.Bill | None
+    twin: PointRecords | None
+    eager: StoredMeasurement | None
     device: regime.Device | None
-    slope: float | None  # of latency over batch; from ``_curves``
-    regime = _lazy(lambda m: _regime(m))
-    pipelined_ns = _lazy(lambda m: m.records.pipelined)
-    kernel_ns = _lazy(lambda m: m.bill.kernel if m.bill else None)
-    tax_ns = _lazy(lambda m: m.bill.tax if m.bill else None)
-    bill_ns = _lazy(lambda m: m.bill.lines if m.bill else None)
-    kernel_detail_ns = _lazy(lambda m: m.bill.detail if m.bill else None)
-    symbols_ns = _lazy(lambda m: m.bill.symbols if m.bill else ())
-    sampler_inflation = _lazy(lambda m: m.bill.inflation if m.bill else None)
-    process_spread = _lazy(lambda m: spread(m.records.block_medians)[0])
-    block_spread = _lazy(lambda m: spread(m.records.block_medians)[1])
-    samples_ns = _lazy(lambda m: points.samples(m.records))
-    blocks_ns = _lazy(lambda m: points.blocks(m.records))
-    calibrator_ns = _lazy(lambda m: tuple(sorted(m.records.calibrator.items())))
+    until: float
+    slope: float | None
+    bill: billing.Bill | None
+
+    def __getattr__(self, name: str) -> Any:
+        """Compute what was not asked for before, and keep it."""
+        if name not in _COMPUTED:
+            raise AttributeError(name)
+        value = _COMPUTED[name](self)
+        _put(self, name, value)
+        return value
 
     def __eq__(self, other: object) -> bool:
         return Measurement(**{f.name: getattr(self, f.name) for f in fields(self)}) == other
 
     __hash__ = Measurement.__hash__
+
+
+_put = object.__setattr__
 
 
 def _measurements(
@@ -244,53 +253,77 @@ def _measurements(
         for g in grouped
         if g.point.workload.twin
     }
-    families = [records.point.family() for records in shown]
-    eagers = {
-        (family, g.point.workload.batch): g
-        for family, g in zip(families, shown, strict=True)
-        if g.point.runtime == REFERENCE
-    }
-    beside = [
-        eagers.get((family, records.point.workload.batch))
-        if records.point.runtime not in (FLOOR, REFERENCE)
-        else None
-        for family, records in zip(families, shown, strict=True)
-    ]
-    to_eager = ratios(zip(shown, beside, strict=True))
-    bills = {
-        id(records): _bill(records, twins.get(records.point) if twins else None)
-        for records in shown
-    }
+    eagers: dict[tuple[FamilyKey, int], StoredMeasurement] = {}
     found = []
-    for family, records, eager, ratio in zip(families, shown, beside, to_eager, strict=True):
-        point = records.point
-        twin = twins.get(point) if twins else None
-        bill, of_eager = bills[id(records)], bills.get(id(eager))
-        device = gpus.get((records.session, device_of(point.platform)))
-        notes = _other_kernels(point.runtime, bill, of_eager)
-        m = _measurement(records, bill, twin, ratio, until, notes)
-        vars(m).clear()  # slots hold what was given; here are defaults of what is computed later
-        vars(m).update(records=records, bill=bill, device=device, slope=None)
+    for records in shown:
+        point, m = records.point, StoredMeasurement.__new__(StoredMeasurement)
+        known: dict[str, Any] = {
+            "records": records,
+            "twin": twins.get(point) if twins else None,
+            "device": gpus.get((records.session, device_of(point.platform))) if gpus else None,
+            "until": until,
+            "slope": None,
+            "workload": point.workload,
+            "runtime": point.runtime,
+            "platform": point.platform,
+            "threads": point.threads,
+            "latency_ns": records.latency,
+            "session": records.session,
+            "parity": records.parity,
+            "setup_ns": records.subject.setup_ns,
+            "padding_share": records.subject.padding_share,
+        }
+        if not records.places:
+            known |= {"layers": (), "lines": ()}
+        for name, value in known.items():
+            _put(m, name, value)
+        family = point.family()
         found.append((family, m))
+        if point.runtime == REFERENCE:
+            eagers[family, point.workload.batch] = m
+    for family, m in found:
+        is_compared = m.runtime not in (FLOOR, REFERENCE)
+        _put(m, "eager", eagers.get((family, m.workload.batch)) if is_compared else None)
+    pairs = [(m.records, m.eager.records if m.eager else None) for _, m in found]
+    for (_, m), ratio in zip(found, ratios(pairs), strict=True):
+        _put(m, "ratio_to_eager", ratio)
     return found
 
 
-def _measurement(
-    records: PointRecords,
-    bill: billing.Bill | None,
-    twin: PointRecords | None,
-    to_eager: Estimate | None,
-    until: float,
-    more: Iterable[Note],
-) -> StoredMeasurement:
-    status, reason = status_of(records)
-    latency = records.latency
-    notes = points.notes(records, until)
+# --- what of a point is computed when it is asked for ---------------------------------------------
+
+
+def _of_subject(name: str) -> Callable[[StoredMeasurement], Any]:
+    return lambda m: getattr(m.records.subject, name)
+
+
+def _of_bill(name: str, otherwise: Any = None) -> Callable[[StoredMeasurement], Any]:
+    return lambda m: getattr(m.bill, name) if m.bill else otherwise
+
+
+def _peak(m: StoredMeasurement) -> int | None:
+    peaks = [o.peak_memory_bytes for o in m.records.outcomes if o.peak_memory_bytes is not None]
+    return max(peaks, default=None)
+
+
+def _in_places(
+    find: Callable[[Estimate, Mapping[str, float], Sequence[Places]], tuple[T, ...]],
+) -> Callable[[StoredMeasurement], tuple[T, ...]]:
+    def found(m: StoredMeasurement) -> tuple[T, ...]:
+        bill, latency, places = m.bill, m.latency_ns, m.records.places
+        return find(latency, bill.lines, places) if bill and latency and places else ()
+
+    return found
+
+
+def _notes(m: StoredMeasurement) -> tuple[Note, ...]:
+    records, bill = m.records, m.bill
+    notes = points.notes(records, m.until)
     if bill is not None:
         codes = {note.code for note in notes}
         notes += [note for note in bill.notes if note.code not in codes]
     elif records.blocks:
-        notes.append(_no_bill(records, latency))
+        notes.append(_no_bill(records))
     if records.attributions and not _whole(records):
         text = (
             f"only one of {records.point.threads} threads was sampled, whose waiting for the "
@@ -298,56 +331,15 @@ def _measurement(
             "one"
         )
         notes.append(Note("one-thread-sampled", text))
-    notes += more
-    subject, point, places = records.subject, records.point, records.places
-    peaks = [o.peak_memory_bytes for o in records.outcomes if o.peak_memory_bytes is not None]
-    return StoredMeasurement(
-        workload=point.workload,
-        runtime=point.runtime,
-        paradigm=subject.paradigm,
-        platform=point.platform,
-        threads=point.threads,
-        status=status,
-        reason=reason,
-        latency_ns=latency,
-        enqueue_ns=points.aside(records, records.timed.enqueue_ns),
-        span_ns=bill.span if bill else None,
-        tax_share=bill.share if bill else None,
-        warm_overhead_ns=twin.latency if twin is not None else None,
-        bill_method=bill.method if bill else None,
-        layers=layers(latency, bill.lines, places) if bill and latency and places else (),
-        lines=source_lines(latency, bill.lines, places) if bill and latency and places else (),
-        page_faults=points.page_faults(records),
-        ratio_to_eager=to_eager,
-        launches=bill.launches if bill else None,
-        kernel_names=bill.kernel_names if bill else {},
-        sm_activity=bill.sm_activity if bill else None,
-        warp_occupancy=bill.warp_occupancy if bill else None,
-        operators=subject.operators,
-        flops=subject.flops,
-        macs=subject.macs,
-        parameters=subject.parameters,
-        peak_memory_bytes=max(peaks, default=None),
-        setup_ns=subject.setup_ns,
-        artifact_bytes=subject.artifact_bytes,
-        padding_share=subject.padding_share,
-        first_token_ns=points.aside(records, records.timed.first_token_ns),
-        per_token_ns=points.per_token(records),
-        parity=records.parity,
-        started=tuple(sorted({o.started for o in records.outcomes if o.started is not None})),
-        notes=tuple(notes),
-        session=records.session,
-    )
+    if bill is not None and m.eager is not None and m.eager.bill is not None:
+        notes += _other_kernels(m.runtime, bill, m.eager.bill)
+    return tuple(notes)
 
 
-def _other_kernels(
-    runtime: str, bill: billing.Bill | None, eager: billing.Bill | None
-) -> Iterator[Note]:
+def _other_kernels(runtime: str, bill: billing.Bill, eager: billing.Bill) -> Iterator[Note]:
     """Note where a runtime that should run eager's kernels runs others, which take another time."""
-    if bill is None or eager is None or runtime not in SAME_KERNELS_ON_DEVICE:
-        return
     ours, theirs = bill.kernel_names, eager.kernel_names
-    if not ours or not theirs or ours == theirs:
+    if runtime not in SAME_KERNELS_ON_DEVICE or not ours or not theirs or ours == theirs:
         return
     change = bill.kernel.value / eager.kernel.value - 1
     if abs(change) > OTHER_KERNELS:
@@ -363,15 +355,16 @@ def _other_kernels(
 def _whole(records: PointRecords) -> Sequence[Attribution]:
     """Return samples of whole calls: of one of several threads on a CPU they are not."""
     point = records.point
-    is_one = point.threads == 1 or device_of(point.platform) != "cpu"
-    return [a for a in records.attributions if is_one or a.method == EVERY_THREAD]
+    if point.threads == 1 or device_of(point.platform) != "cpu":
+        return records.attributions
+    return [a for a in records.attributions if a.method == EVERY_THREAD]
 
 
-def _bill(records: PointRecords, twin: PointRecords | None) -> billing.Bill | None:
-    point, latency = records.point, records.latency
-    if latency is None or point.runtime == FLOOR:
+def _bill(m: StoredMeasurement) -> billing.Bill | None:
+    records, latency, warm = m.records, m.latency_ns, m.warm_overhead_ns
+    if latency is None or m.runtime == FLOOR:
         return None  # the floor has no kernels: its latency is the harness's own
-    if device_of(point.platform) != "cpu":
+    if device_of(m.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
     sampled = billing.from_samples(
         latency,
@@ -379,14 +372,13 @@ def _bill(records: PointRecords, twin: PointRecords | None) -> billing.Bill | No
         records.levels,
         lambda: records.pipelined.value if records.pipelined else None,
     )
-    warm = twin.latency if twin is not None else None
     if sampled is not None or warm is None:
         return sampled
     return billing.from_twin(latency, warm, quotient(warm, latency, billing.TWIN))
 
 
-def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
-    if latency is None:
+def _no_bill(records: PointRecords) -> Note:
+    if records.latency is None:
         return Note(
             "too-few-blocks",
             "only one block was timed: no latency is given, because it has no interval",
@@ -406,13 +398,66 @@ def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], regime.Device | 
 
 
 def _regime(m: StoredMeasurement) -> Regime | None:
-    bill = m.bill
-    if bill is None:
+    bill, share = m.bill, m.tax_share
+    if bill is None or share is None:
         return None
     if bill.method != billing.DEVICE:
-        return regime.cpu_regime(bill.share, is_lower=bill.method == billing.TWIN)
-    found = regime.gpu_regime(one_minus(bill.share), m.slope)
+        return regime.cpu_regime(share, is_lower=bill.method == billing.TWIN)
+    found = regime.gpu_regime(one_minus(share), m.slope)
     return regime.refine(found, m.records.subject, bill.kernel, m.device)
+
+
+_COMPUTED: Mapping[str, Callable[[StoredMeasurement], Any]] = {
+    **{
+        name: _of_subject(name)
+        for name in (
+            "paradigm",
+            "operators",
+            "flops",
+            "macs",
+            "parameters",
+            "artifact_bytes",
+        )
+    },
+    "bill": _bill,
+    "span_ns": _of_bill("span"),
+    "tax_share": _of_bill("share"),
+    "bill_method": _of_bill("method"),
+    "launches": _of_bill("launches"),
+    "kernel_names": _of_bill("kernel_names", {}),
+    "sm_activity": _of_bill("sm_activity"),
+    "warp_occupancy": _of_bill("warp_occupancy"),
+    "kernel_ns": _of_bill("kernel"),
+    "tax_ns": _of_bill("tax"),
+    "bill_ns": _of_bill("lines"),
+    "kernel_detail_ns": _of_bill("detail"),
+    "symbols_ns": _of_bill("symbols", ()),
+    "sampler_inflation": _of_bill("inflation"),
+    "layers": _in_places(layers),
+    "lines": _in_places(source_lines),
+    "status": lambda m: status_of(m.records)[0],
+    "reason": lambda m: status_of(m.records)[1],
+    "pipelined_ns": lambda m: m.records.pipelined,
+    "enqueue_ns": lambda m: points.aside(m.records, m.records.timed.enqueue_ns),
+    "first_token_ns": lambda m: points.aside(m.records, m.records.timed.first_token_ns),
+    "per_token_ns": lambda m: points.per_token(m.records),
+    "warm_overhead_ns": lambda m: m.twin.latency if m.twin else None,
+    "page_faults": lambda m: points.page_faults(m.records),
+    "peak_memory_bytes": _peak,
+    "energy_mj": lambda _: None,
+    "regime": _regime,
+    "process_spread": lambda m: spread(m.records.block_medians)[0],
+    "block_spread": lambda m: spread(m.records.block_medians)[1],
+    "started": lambda m: tuple(sorted({o.started for o in m.records.outcomes if o.started})),
+    "notes": _notes,
+    "samples_ns": lambda m: points.samples(m.records),
+    "blocks_ns": lambda m: points.blocks(m.records),
+    "calibrator_ns": lambda m: tuple(sorted(m.records.calibrator.items())),
+}
+"""Field → what it is of a point from records."""
+
+
+# --- curves ---------------------------------------------------------------------------------------
 
 
 def _rows(family: Iterable[StoredMeasurement]) -> list[list[StoredMeasurement]]:
@@ -435,7 +480,7 @@ def _curve(row: Sequence[StoredMeasurement], to_first: Sequence[Estimate | None]
         free, bound = free_batch_interval(batches, blocks)
     slopes = regime.elasticities(batches, [m.latency_ns.value for m in row if m.latency_ns])
     for m, slope in zip(row, slopes, strict=True):
-        vars(m)["slope"] = slope
+        _put(m, "slope", slope)
     return Curve(
         model=first.workload.model,
         runtime=first.runtime,

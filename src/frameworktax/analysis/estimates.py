@@ -98,13 +98,15 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
     of a binomial to each side. One stretch alone gives the interval of a binomial, which leaves out
     whatever varies between stretches, and says so in the method.
     """
-    value = sum(parts) / sum(totals)
-    error = math.sqrt(value * (1 - value) / sum(totals))
+    count = sum(totals)
+    value = sum(parts) / count
+    half = NORMAL_95 * (error := math.sqrt(value * (1 - value) / count))
     found = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t], method)
-    if found is None:
-        n, half, method = 1, NORMAL_95 * error, f"{method}, binomial"
+    if found is not None:
+        half = max(error, (found.high - found.low) / 2)
     else:
-        n, half = found.n, max(error, (found.high - found.low) / 2)
+        method = f"{method}, binomial"
+    n = found.n if found is not None else 1
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
 
