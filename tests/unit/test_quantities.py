@@ -69,7 +69,9 @@ def test_notes_that_differ_in_numbers_alone_are_one(run, notes, merged):
         for n, text in enumerate(notes)
     ]
     (family,) = families(replace(run, measurements=tuple(points)))
-    assert [(code, text) for _, code, text in family.notes] == [("code", merged)]
+    found = family.notes(lambda _: True)
+    assert [(code, text) for _, code, text in found] == [("code", merged)]
+    assert family.notes(lambda _: False) == [("", "code", "")]
 
 
 def texts(table):
