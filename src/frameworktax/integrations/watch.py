@@ -5,10 +5,10 @@
     watch.stop()                         # or ``with``; ends with the model at the latest
 
 In the thread that calls the model, a call costs two readings of the clock and an entry in a buffer
-of that thread; one call in a hundred is sampled, many in a row. A thread of the watch's own reads the buffers
-every few seconds and speaks to the exporter, in small portions, because a thread that holds the
-interpreter's lock delays the model. So a fault of the exporter cannot reach a call; one of the
-watch itself within a call is caught, counted (``Watch.faults``) and logged once.
+of that thread; one call in a hundred is sampled, many in a row. A thread of the watch's own reads
+the buffers every few seconds and speaks to the exporter, in small portions, because a thread that
+holds the interpreter's lock delays the model. So a fault of the exporter cannot reach a call; one
+of the watch itself within a call is caught, counted (``Watch.faults``) and logged once.
 
 The class of the model's object becomes a subclass that calls through: other objects of the class
 are not touched, ``isinstance`` holds, a copy or a pickle is of the original class. Hooks would cost
