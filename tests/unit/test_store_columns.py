@@ -23,7 +23,7 @@ from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
 from frameworktax.stats import process_interval, ratio_interval
 from frameworktax.store import shards
-from frameworktax.store.columns import Blocks, Part
+from frameworktax.store.columns import Batch, Blocks, Part
 
 reading = importlib.import_module("frameworktax.store.read")  # a function hides it
 AT = Point(workload=Workload(model="m"), runtime="eager")
@@ -170,6 +170,35 @@ def test_what_a_reader_refuses_is_in_no_column(tmp_path, change):
     assert [n.code for n in notes] == ["bad-line"]
 
 
+TEXTS = (
+    *("[5]", "[7,8]", "[ 1, 2 ]", "[4294967295]", "[4294967296]", "[9223372036854775806]"),
+    *("[9223372036854775807]", "[9223372036854775808]", "[0]", "[3,0,4]", "[-1]", "[]", "[[1]]"),
+    *("[1.5]", "[1e3]", "[0.5]", '["1"]', '"5"', "5", "null", '{"a":[1]}', "[null]", "[true]"),
+)
+
+
+@given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4))
+def test_many_lines_are_decoded_as_each_by_itself(texts):
+    lines = [
+        b'{"record":"block","session":"s","point":"p","process":0,"round":%d,"latency_ns":%b,'
+        b'"pipelined_ns":1,"pipelined_calls":1,"cpu_ns":1}\n' % (i, text.encode())
+        for i, text in enumerate(texts)
+    ]
+    alone = [shards.compact_block(line) for line in lines]
+    found = Batch.read(lines)
+    if None in alone:
+        assert found is None
+    elif found is None:  # the longest time there may be is decoded by itself
+        assert any(2**63 - 1 in block.latency_ns for block in alone)
+    else:
+        expected = Batch.of(alone)
+        assert (found.calls, found.latency_ns.tolist()) == (
+            expected.calls,
+            expected.latency_ns.tolist(),
+        )
+        assert [block.round for block in found.blocks] == [block.round for block in alone]
+
+
 ROUNDS = st.dictionaries(
     st.tuples(st.integers(0, 3), st.integers(0, 4)), st.integers(1, 2**40), max_size=12
 )
@@ -186,7 +215,7 @@ def test_all_points_at_once_have_the_intervals_of_each_by_itself(of_points):
     ]
     random.Random(1).shuffle(made)
     half = len(made) // 2
-    timed = Blocks([Part(made[:half]), Part(made[half:]), Part(made)])
+    timed = Blocks([Part([Batch.of(some)]) for some in (made[:half], made[half:], made)])
     rows = [timed.samples([row]) for row in range(len(made))]
     assert rows == [[ns, ns, ns + 9] for ns in map(int, timed.median_ns)]
     assert len(timed.calls) == len(made)
@@ -236,13 +265,13 @@ def test_other_processes_read_the_blocks_of_a_large_store(tmp_path, monkeypatch,
     *others, timed = store.read_columns(tmp_path)[0]
     notes = store.read_columns(tmp_path)[1]
     assert [note.code for note in notes] == ["torn-line"] * 2
-    here, decode = os.getpid(), shards.compact_block
+    here, decode = os.getpid(), shards.raw_blocks
 
-    def elsewhere(line):
-        assert (os.getpid() == here) == is_daemon or line in cut
-        return decode(line)
+    def elsewhere(lines):
+        assert (os.getpid() == here) == is_daemon
+        return decode(lines)
 
-    monkeypatch.setattr(shards, "compact_block", elsewhere)
+    monkeypatch.setattr(shards, "raw_blocks", elsewhere)
     monkeypatch.setattr(reading, "PART_BYTES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(threading, "active_count", lambda: 1)
@@ -261,7 +290,7 @@ def test_what_ends_another_process_is_one_line(tmp_path, monkeypatch, message):
     if message == "version 99":
         (tmp_path / "b.jsonl").write_text('{"schema": "frameworktax.store", "version": 99}\n')
     else:
-        monkeypatch.setattr(shards, "compact_block", lambda _: os.kill(os.getpid(), 9))
+        monkeypatch.setattr(shards, "raw_blocks", lambda _: os.kill(os.getpid(), 9))
     monkeypatch.setattr(reading, "PART_BYTES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(threading, "active_count", lambda: 1)

@@ -35,10 +35,11 @@ from frameworktax.stats import (
     process_interval,
     relative_half_width,
 )
-from frameworktax.store.columns import Blocks, Part
+from frameworktax.store.columns import Batch, Blocks, Part
 
 WORST_FIRST = ("crashed", "out-of-memory", "timeout", "failed", "unavailable")
 
+NONE = range(0)
 WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4)."""
 
@@ -83,10 +84,10 @@ class PointRecords:
         ended = bool(self.outcomes) and len(set(self.timed.round[self.blocks].tolist())) > 1
         return 0 < len(self.blocks) < MIN_BLOCKS and not ended
 
-    @cached_property
+    @property
     def blocks(self) -> range:
         """The rows of its blocks in ``timed``, by process and round."""
-        return range(0) if self.group is None else self.timed.rows(self.group)
+        return NONE if self.group is None else self.timed.rows[self.group]
 
     @cached_property
     def by_process(self) -> Sequence[range]:
@@ -138,19 +139,19 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     record: Any
     for record in records:
         kind = record.kind
-        if kind == Block.kind:
-            blocks.append(record)
-        elif kind == Blocks.kind:
-            timed = record
-        elif kind == Subject.kind:
+        if kind == Subject.kind:
             of[kind][record.session, record.point.key()].append(record)
         elif kind in of:
             of[kind][record.session, record.point].append(record)
+        elif kind == Block.kind:
+            blocks.append(record)
+        elif kind == Blocks.kind:
+            timed = record
         elif kind == Session.kind:
             started[record.session] = record.started
         elif kind == Calibration.kind:
             calibrations[record.session][record.round] = median(record.latency_ns)
-    timed = timed or Blocks([Part(blocks)])
+    timed = timed or Blocks([Part([Batch.of(blocks)])])
     points: dict[str, list[PointRecords]] = defaultdict(list)
     for group, subjects in of[Subject.kind].items():
         session, key = group
@@ -308,9 +309,9 @@ def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
 
     ``until`` is the half-width that was asked for, as a share of the value.
     """
-    recorded: list[Note] = [*records.subject.notes]
-    recorded.extend(note for outcome in records.outcomes for note in outcome.notes)
-    recorded.extend(note for a in records.attributions for note in a.notes)
+    noted: tuple[Subject | Outcome | Attribution, ...]
+    noted = (records.subject, *records.outcomes, *records.attributions)
+    recorded = [note for one in noted if one.notes for note in one.notes]
     recorded += [records.last_try] if records.last_try else []
     unique = list(dict.fromkeys(recorded))
     if not records.blocks:

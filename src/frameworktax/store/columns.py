@@ -2,46 +2,90 @@
 
 from __future__ import annotations
 
-from array import array
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from itertools import chain, pairwise
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from frameworktax.records import Estimate
 from frameworktax.stats import block_medians, process_intervals
+from frameworktax.store import shards
+
+
+class Batch(NamedTuple):
+    """Blocks with their latencies one after the other, ns, and how many each of them has."""
+
+    blocks: Sequence[Any]
+    calls: Sequence[int]
+    latency_ns: np.ndarray
+
+    @classmethod
+    def of(cls, blocks: Sequence[Any]) -> Batch:
+        """Take ``Block`` records, or ``CompactBlock``."""
+        own = [block.latency_ns for block in blocks]
+        return cls(blocks, [*map(len, own)], np.array([*chain.from_iterable(own)], np.int64))
+
+    @classmethod
+    def read(cls, lines: Sequence[bytes]) -> Batch | None:
+        """Decode lines without an object for each latency: in half of the time.
+
+        None where one of them is no block, or has more times than its latencies.
+        """
+        blocks = shards.raw_blocks(lines)
+        if not blocks:
+            return None
+        text = b"".join([block.latency_ns for block in blocks])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # of what is no number, in older versions of numpy
+                numbers = np.fromstring(
+                    text.replace(b"]", b"").replace(b"[", b",0,")[1:], np.int64, sep=","
+                )
+        except (ValueError, DeprecationWarning):
+            return None
+        begins = np.flatnonzero(numbers == 0)
+        calls = np.diff(begins, append=len(numbers)) - 1
+        is_whole = text.count(b"[") == len(begins) == len(blocks) and calls.min() > 0
+        if not is_whole or numbers.min() < 0 or numbers.max() >= shards.LONGEST_NS:
+            return None
+        return cls(blocks, calls.tolist(), numbers[numbers > 0])
 
 
 class Part:
     """Blocks in any order, as columns."""
 
-    def __init__(self, blocks: Iterable[Any]) -> None:
-        """Take in ``Block`` records, or ``CompactBlock``."""
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        """Take in batches of blocks."""
         self.groups: dict[tuple[str, str], int] = {}
-        self.aside: tuple[dict[int, Sequence[int]], ...] = ({}, {})
-        numbers, times, latency_ns = array("q"), array("d"), array("I")
-        groups, (enqueue_ns, first_token_ns) = self.groups, self.aside
-        for row, block in enumerate(blocks):
-            own = block.latency_ns
-            group = groups.setdefault((block.session, block.point), len(groups))
-            numbers.extend((group, block.process, block.round, len(own)))
-            calls = block.pipelined_calls
-            times.extend((block.cpu_ns, block.pipelined_ns / calls if calls else np.nan))
-            try:
-                latency_ns += array(latency_ns.typecode, own)
-            except OverflowError:  # from 4.3 s on
-                latency_ns = array("q", latency_ns)
-                latency_ns += array("q", own)
-            if block.enqueue_ns is not None:
-                enqueue_ns[row] = block.enqueue_ns
-            if block.first_token_ns is not None:
-                first_token_ns[row] = block.first_token_ns
-        self.numbers = np.array(numbers).reshape(-1, 4)
-        self.latency_ns = np.array(latency_ns)
-        calls_of = self.numbers[:, 3]
-        medians, sums = block_medians(self.latency_ns, np.cumsum(calls_of) - calls_of, calls_of)
-        self.times = np.column_stack([np.array(times).reshape(-1, 2), medians, sums])
+        self.enqueue_ns: dict[int, Sequence[int]] = {}
+        self.first_token_ns: dict[int, Sequence[int]] = {}
+        groups, row = self.groups, 0
+        numbers, times = [np.empty((4, 0), np.int64)], [np.empty((2, 0))]
+        latency_ns = [np.empty(0, np.uint32)]
+        for some, calls, own_ns in batches:
+            group = [groups.setdefault((b.session, b.point), len(groups)) for b in some]
+            turn = [b.process for b in some], [b.round for b in some]
+            numbers.append(np.array([group, *turn, calls], np.int64))
+            pipelined_ns = [
+                b.pipelined_ns / b.pipelined_calls if b.pipelined_calls else np.nan for b in some
+            ]
+            times.append(np.array([[b.cpu_ns for b in some], pipelined_ns], float))
+            is_short = own_ns.max(initial=0) < 2**32  # half the memory, for less than 4.3 s
+            latency_ns.append(own_ns.astype(np.uint32) if is_short else own_ns)
+            for name in ("enqueue_ns", "first_token_ns"):
+                column = enumerate(map(attrgetter(name), some), row)
+                getattr(self, name).update((at, ns) for at, ns in column if ns is not None)
+            row += len(some)
+        self.numbers = np.concatenate(numbers, axis=1)
+        self.latency_ns = np.concatenate(latency_ns)
+        calls_of = self.numbers[3]
+        first = np.cumsum(calls_of) - calls_of
+        of_latency = block_medians(self.latency_ns, first, calls_of)
+        self.times = np.concatenate([np.concatenate(times, axis=1), of_latency])
 
 
 class Blocks:
@@ -67,11 +111,11 @@ class Blocks:
     def __init__(self, parts: Sequence[Part]) -> None:
         """Take parts together, of equal group, process and round the first."""
         self.groups: dict[tuple[str, str], int] = {}
-        numbers = np.concatenate([np.empty((0, 4), np.int64), *(part.numbers for part in parts)]).T
+        numbers = np.concatenate([np.empty((4, 0), np.int64), *(p.numbers for p in parts)], axis=1)
         row, before = 0, []
         for part in parts:
             known = [self.groups.setdefault(key, len(self.groups)) for key in part.groups]
-            own = slice(row, row + len(part.numbers))
+            own = slice(row, row + part.numbers.shape[1])
             numbers[0, own] = np.array(known, np.int64)[numbers[0, own]]
             before.append(row)
             row = own.stop
@@ -82,30 +126,26 @@ class Blocks:
         self._ends = np.cumsum([len(latency_ns) for latency_ns in self.latencies])
         self.first = (np.cumsum(numbers[3]) - numbers[3])[order]
         self.group, self.process, self.round, self.calls = numbers[:, order]
-        times = np.concatenate([np.empty((0, 4)), *(part.times for part in parts)])[order]
-        self.cpu_ns, self.pipelined_ns, self.median_ns, self.sum_ns = times.T
+        times = np.concatenate([np.empty((4, 0)), *(part.times for part in parts)], axis=1)
+        self.cpu_ns, self.pipelined_ns, self.median_ns, self.sum_ns = times[:, order]
         self.start = np.searchsorted(self.group, np.arange(len(self.groups) + 1))
-        has_more = any(any(part.aside) for part in parts)
+        has_more = any(part.enqueue_ns or part.first_token_ns for part in parts)
         rows = {old: new for new, old in enumerate(order.tolist())} if has_more else {}
-        self.enqueue_ns, self.first_token_ns = (
+        found: list[dict[int, Sequence[int]]] = [
             {
                 rows[row + at]: times_ns
                 for row, part in zip(before, parts, strict=True)
-                for at, times_ns in part.aside[which].items()
+                for at, times_ns in getattr(part, name).items()
                 if row + at in rows
             }
-            for which in (0, 1)
-        )
-
-    def rows(self, group: int) -> range:
-        """Return the rows of a group, by process and round."""
-        first, end = self._bounds[group : group + 2]
-        return range(first, end)
+            for name in ("enqueue_ns", "first_token_ns")
+        ]
+        self.enqueue_ns, self.first_token_ns = found
 
     @cached_property
-    def _bounds(self) -> list[int]:
-        bounds: list[int] = self.start.tolist()
-        return bounds
+    def rows(self) -> list[range]:
+        """Of each group: its rows, by process and round."""
+        return [range(first, end) for first, end in pairwise(self.start.tolist())]
 
     @cached_property
     def levels(self) -> list[dict[int, tuple[float, float]]]:

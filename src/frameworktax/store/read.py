@@ -42,6 +42,8 @@ NAMED = re.compile(
 """Session and point of a line as every writer begins it."""
 PART_BYTES = 64_000_000
 """A process for less than this is not worth starting."""
+BEGINS = tuple(b'{"record":%b"block"' % space for space in (b"", b" "))
+"""How a block's line begins, as ``shards.KIND`` has it."""
 CLOCK_STEP_S = 2
 """How far a session's clock may be behind its place in the store's order without a note."""
 DESCRIBING = (Subject.kind, LeftOut.kind)
@@ -174,28 +176,32 @@ def _blocks_apart(
     shard: Path, wanted: shards.Wanted | None, keep: Callable[[Any], bool] | None
 ) -> tuple[Part, list[tuple[int, bytes]]]:
     """Return the blocks of a shard, and its other lines with their numbers."""
-    from frameworktax.store.columns import Part  # numpy takes 0.1 s to import
+    from frameworktax.store.columns import Batch, Part  # numpy takes 0.1 s to import
 
     others = []
 
-    def blocks() -> Iterator[shards.CompactBlock]:
-        for number, line in shards.lines(shard):
-            begins = shards.KIND(line)
-            kind = begins[1].decode() if begins else ""
-            if kind and wanted is not None and not wanted(line, kind):
-                continue
-            if kind == Block.kind:
-                try:
-                    block = shards.compact_block(line)
-                except shards.NOT_A_RECORD:
-                    pass
-                else:
-                    if keep is None or keep(block):
-                        yield block
-                    continue
-            others.append((number, line))
+    def batches() -> Iterator[Batch]:
+        first = 1
+        for lines in shards.chunks(shard):
+            numbered = list(enumerate(lines, first))
+            first += len(lines)
+            if wanted is not None:
+                numbered = [one for one in numbered if shards.may_be(one[1], wanted)]
+            batch = None
+            if keep is None:
+                batch = Batch.read([line for _, line in numbered if line.startswith(BEGINS)])
+            if batch is not None:
+                numbered = [one for one in numbered if not one[1].startswith(BEGINS)]
+            blocks = []
+            for number, line in numbered:
+                block = shards.compact_block(line) if line.startswith(BEGINS) else None
+                if block is None:
+                    others.append((number, line))
+                elif keep is None or keep(block):
+                    blocks.append(block)
+            yield batch or Batch.of(blocks)
 
-    return Part(blocks()), others
+    return Part(batches()), others
 
 
 def _together(
@@ -204,7 +210,7 @@ def _together(
     wanted: shards.Wanted | None,
     keep: Callable[[Any], bool] | None,
 ) -> tuple[list[Any], list[Note]]:
-    from frameworktax.store.columns import Blocks, Part
+    from frameworktax.store.columns import Batch, Blocks, Part
 
     faults: list[Fault] = []
     first: dict[tuple[Any, ...], Record] = {}
@@ -219,7 +225,7 @@ def _together(
             else:
                 first.setdefault(record_id(record), record)
     records = list(first.values())
-    blocks = Blocks([*timed, Part(stray)])
+    blocks = Blocks([*timed, Part([Batch.of(stray)])])
     return [*records, blocks], [*shards.notes(faults), *clock_notes(records)]
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from io import BytesIO
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -44,6 +44,8 @@ KIND = re.compile(rb'\{"record": ?"([a-z-]+)"').match
 BEGINS = re.compile(rb'\{"(?:record|schema)": ?"')
 """Where a line may begin inside another one. Quotes inside a string are escaped: none match."""
 BUFFER_BYTES = 1_000_000
+CHUNK_BYTES = 200_000
+"""Lines of a shard that are read, and decoded, together."""
 LINE_BYTES = 64 << 20
 """A longer line is no record that anything writes."""
 
@@ -89,80 +91,97 @@ _Span = Annotated[int, msgspec.Meta(gt=0, le=LONGEST_NS)]
 _Spans = Annotated[list[_Span], msgspec.Meta(min_length=1)]
 
 
-class CompactBlock(msgspec.Struct, kw_only=True, gc=False):
-    """A ``Block`` on its way into ``columns.Blocks``: read and checked in less time."""
-
+class _Numbers(msgspec.Struct, kw_only=True, gc=False):
     kind: ClassVar[str] = Block.kind
     session: str
     point: str
     process: _Count
     round: _Count
-    latency_ns: _Spans
     pipelined_ns: _Span
     pipelined_calls: _Count
     cpu_ns: _Time
+
+
+class CompactBlock(_Numbers, kw_only=True, gc=False):
+    """A ``Block`` on its way into ``columns.Blocks``: read and checked in less time."""
+
+    latency_ns: _Spans
     enqueue_ns: _Times | None = None
     first_token_ns: _Times | None = None
 
-
-class _Calibration(msgspec.Struct):
-    round: _Count
-    latency_ns: _Spans
-
-
-class _Attribution(msgspec.Struct):
-    calls: _Span
+    def __post_init__(self) -> None:
+        """Refuse as many times of one kind as there are not calls."""
+        for times in (self.enqueue_ns, self.first_token_ns):
+            if times is not None and len(times) != len(self.latency_ns):
+                raise ValueError("as many times of one kind as there are calls")
 
 
-class _Workload(msgspec.Struct):
-    batch: _Span
+class RawBlock(_Numbers, kw_only=True, gc=False):
+    """A block with no times but its latencies, which are still text."""
 
-
-class _Point(msgspec.Struct):
-    workload: _Workload
-
-
-class _Pointed(msgspec.Struct):
-    point: _Point
+    latency_ns: msgspec.Raw
+    enqueue_ns: None = None
+    first_token_ns: None = None
 
 
 _COMPACT_BLOCK = msgspec.json.Decoder(CompactBlock).decode
+_RAW_BLOCKS = msgspec.json.Decoder(RawBlock).decode_lines
 
 
-def compact_block(line: bytes) -> CompactBlock:
-    """Return the block of a line, or raise one of ``NOT_A_RECORD``."""
-    block = _COMPACT_BLOCK(line)
-    for times in (block.enqueue_ns, block.first_token_ns):
-        if times is not None and len(times) != len(block.latency_ns):
-            raise ValueError("as many times of one kind as there are calls")
-    return block
+def compact_block(line: bytes) -> CompactBlock | None:
+    """Return the block of a line, None where it is none."""
+    try:
+        return _COMPACT_BLOCK(line)
+    except NOT_A_RECORD:
+        return None
+
+
+def raw_blocks(lines: Sequence[bytes]) -> list[RawBlock] | None:
+    """Return the block of each line, decoded together; None where not all are such blocks."""
+    try:
+        found = _RAW_BLOCKS(b"".join(lines))
+    except NOT_A_RECORD:
+        return None
+    return found if len(found) == len(lines) else None
+
+
+def _is_batch(record: Subject | LeftOut) -> bool:
+    return 0 < record.point.workload.batch <= LONGEST_NS
 
 
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     kind: msgspec.json.Decoder(cls).decode for kind, cls in RECORDS.items()
 }
-_CHECKS: dict[str, Callable[[bytes], Any]] = {
-    Block.kind: compact_block,
-    Calibration.kind: msgspec.json.Decoder(_Calibration).decode,
-    Attribution.kind: msgspec.json.Decoder(_Attribution).decode,
-    Subject.kind: msgspec.json.Decoder(_Pointed).decode,
-    LeftOut.kind: msgspec.json.Decoder(_Pointed).decode,
+_CAN_BE: dict[str, Callable[[Any], bool]] = {
+    Calibration.kind: lambda one: (
+        0 <= one.round <= MOST
+        and len(one.latency_ns) > 0
+        and all(0 < ns <= LONGEST_NS for ns in one.latency_ns)
+    ),
+    Attribution.kind: lambda one: 0 < one.calls <= LONGEST_NS,
+    Subject.kind: _is_batch,
+    LeftOut.kind: _is_batch,
 }
-"""Kind → what raises one of ``NOT_A_RECORD`` for numbers of the right type that cannot be."""
+"""Kind → whether numbers of the right type can be what they say."""
 
 
 def decode_line(line: bytes, kind: str = "") -> Record | None:
     """Return the record of a line; None where it is none. The kind is looked for unless given."""
     try:
         kind = kind or str(_plain_object(line).get("record"))
-        if kind not in RECORDS:
+        if kind not in RECORDS or (kind == Block.kind and compact_block(line) is None):
             return None
-        if kind in _CHECKS:
-            _CHECKS[kind](line)
         record: Record = _DECODERS[kind](line)
     except NOT_A_RECORD:
         return None
-    return record
+    can_be = _CAN_BE.get(kind)
+    return record if can_be is None or can_be(record) else None
+
+
+def may_be(line: bytes, wanted: Wanted) -> bool:
+    """Return whether a line is wanted, as far as its beginning says."""
+    begins = KIND(line)
+    return begins is None or wanted(line, begins[1].decode())
 
 
 def _plain_object(line: bytes) -> dict[str, Any]:
@@ -211,18 +230,30 @@ def lines(shard: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         StoreError: as ``records`` does.
     """
+    return enumerate(chain.from_iterable(chunks(shard)), start=1)
+
+
+def chunks(shard: Path) -> Iterator[list[bytes]]:
+    """Yield what ``lines`` does, many lines at a time.
+
+    Raises:
+        StoreError: as ``records`` does.
+    """
+    number = 0
     try:
         with shard.open("rb", buffering=BUFFER_BYTES) as file:
-            read_line = partial(file.readline, LINE_BYTES)
-            first = read_line()
-            _check_first(shard, first)
-            for number, line in enumerate(chain([first], iter(read_line, b"")), start=1):
-                if len(line) == LINE_BYTES:
+            while (part := file.read(CHUNK_BYTES)) or not number:
+                rest = file.readline(LINE_BYTES)
+                found = BytesIO(part + rest).readlines() or [b""]
+                if not number:
+                    _check_first(shard, found[0])
+                number += len(found)
+                if len(found[-1]) >= LINE_BYTES:
                     raise StoreError(
                         f"{shard}: line {number} is longer than {LINE_BYTES >> 20} MB; remove the "
                         "file, no session writes such a line"
                     )
-                yield number, line
+                yield found
     except OSError as error:
         raise StoreError(f"cannot read {shard}: {error.strerror}") from error
 
