@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
 
@@ -120,8 +120,10 @@ _LATER = {f.name: f.default for f in fields(Workload)[11:]}
 
 
 _WORKLOAD_FIELDS = tuple(f.name for f in fields(Workload))
-_KEY_TEXT = json.JSONEncoder(sort_keys=True).encode
-"""A point's fields as the text that its key is made of."""
+_SORTED_FIELDS = tuple(sorted(_WORKLOAD_FIELDS))
+_SORTED = attrgetter(*_SORTED_FIELDS)
+_key_text = lru_cache(10_000, typed=True)(json.dumps)
+"""A value as in the JSON that a key is made of: the points of a study share most of theirs."""
 
 
 def device_of(platform: str) -> str:
@@ -157,17 +159,16 @@ class Point:
 
     @cached_property
     def _key(self) -> str:
-        said = {name: getattr(self.workload, name) for name in _WORKLOAD_FIELDS}
-        for name, silent in _LATER.items():
-            if said[name] == silent:
-                del said[name]
-        data = {
-            "workload": said,
-            "runtime": self.runtime,
-            "platform": self.platform,
-            "threads": self.threads,
-        }
-        return hashlib.blake2b(_KEY_TEXT(data).encode(), digest_size=8).hexdigest()
+        said = ", ".join(
+            f'"{name}": {_key_text(value)}'
+            for name, value in zip(_SORTED_FIELDS, _SORTED(self.workload), strict=True)
+            if name not in _LATER or value != _LATER[name]
+        )
+        text = (
+            f'{{"platform": {_key_text(self.platform)}, "runtime": {_key_text(self.runtime)}, '
+            f'"threads": {_key_text(self.threads)}, "workload": {{{said}}}}}'
+        )
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def without_batch(self) -> Point:
         """Return the point with batch 0: equal for those that one process serves."""
