@@ -160,14 +160,15 @@ def families(run: Run) -> list[Family]:
     groups: dict[FamilyKey, list[Measurement]] = defaultdict(list)
     for m in shown:
         groups[m.family()].append(m)
-    owners: dict[tuple[str, Estimate], dict[FamilyKey, None]] = defaultdict(dict)
+    owners: dict[tuple[str, float, float], dict[FamilyKey, None]] = defaultdict(dict)
     for key, group in groups.items():
         for m in group:
             if m.latency_ns is not None:
-                owners[m.workload.model, m.latency_ns][key] = None
+                owners[m.workload.model, m.latency_ns.value, m.latency_ns.low][key] = None
     curves: dict[FamilyKey, list[Curve]] = defaultdict(list)
     for c in run.curves:  # a curve is of the points that have its latencies
-        found = (owners.get((c.model, e), {}) for e in c.latency_ns if e is not None)
+        latencies = [e for e in c.latency_ns if e is not None]
+        found = [owners.get((c.model, e.value, e.low), {}) for e in latencies]
         for key in dict.fromkeys(chain.from_iterable(found)):
             curves[key].append(c)
     return [

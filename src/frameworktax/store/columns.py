@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
-from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -77,8 +76,9 @@ class Part:
             is_short = own_ns.max(initial=0) < 2**32  # half the memory, for less than 4.3 s
             latency_ns.append(own_ns.astype(np.uint32) if is_short else own_ns)
             for name in ("enqueue_ns", "first_token_ns"):
-                column = enumerate(map(attrgetter(name), some), row)
-                getattr(self, name).update((at, ns) for at, ns in column if ns is not None)
+                column = [getattr(block, name) for block in some]
+                if any(column):
+                    getattr(self, name).update({at: ns for at, ns in enumerate(column, row) if ns})
             row += len(some)
         self.numbers = np.concatenate(numbers, axis=1)
         self.latency_ns = np.concatenate(latency_ns)

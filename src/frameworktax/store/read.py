@@ -14,6 +14,7 @@ from dataclasses import fields
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,11 +175,11 @@ def _may_fork() -> bool:
 
 def _blocks_apart(
     shard: Path, wanted: shards.Wanted | None, keep: Callable[[Any], bool] | None
-) -> tuple[Part, list[tuple[int, bytes]]]:
-    """Return the blocks of a shard, and its other lines with their numbers."""
+) -> tuple[Part, list[int], bytes]:
+    """Return the blocks of a shard, the numbers of its other lines, and these lines together."""
     from frameworktax.store.columns import Batch, Part  # numpy takes 0.1 s to import
 
-    others = []
+    others: list[tuple[int, bytes]] = []
 
     def batches() -> Iterator[Batch]:
         first = 1
@@ -187,11 +188,11 @@ def _blocks_apart(
             first += len(lines)
             if wanted is not None:
                 numbered = [one for one in numbered if shards.may_be(one[1], wanted)]
-            batch = None
-            if keep is None:
-                batch = Batch.read([line for _, line in numbered if line.startswith(BEGINS)])
+            timed = [line for _, line in numbered if line.startswith(BEGINS)]
+            batch = Batch.read(timed) if keep is None else None
             if batch is not None:
-                numbered = [one for one in numbered if not one[1].startswith(BEGINS)]
+                is_all = len(timed) == len(numbered)
+                numbered = [] if is_all else [o for o in numbered if not o[1].startswith(BEGINS)]
             blocks = []
             for number, line in numbered:
                 block = shards.compact_block(line) if line.startswith(BEGINS) else None
@@ -201,12 +202,13 @@ def _blocks_apart(
                     blocks.append(block)
             yield batch or Batch.of(blocks)
 
-    return Part(batches()), others
+    part = Part(batches())
+    return part, [number for number, _ in others], b"".join([line for _, line in others])
 
 
 def _together(
     found: Sequence[Path],
-    parts: Iterable[tuple[Part, list[tuple[int, bytes]]]],
+    parts: Iterable[tuple[Part, list[int], bytes]],
     wanted: shards.Wanted | None,
     keep: Callable[[Any], bool] | None,
 ) -> tuple[list[Any], list[Note]]:
@@ -215,9 +217,10 @@ def _together(
     faults: list[Fault] = []
     first: dict[tuple[Any, ...], Record] = {}
     timed, stray = [], []
-    for shard, (part, others) in zip(found, parts, strict=True):
+    for shard, (part, numbers, others) in zip(found, parts, strict=True):
         timed.append(part)
-        for record, _ in shards.decoded(shard, others, faults, wanted):
+        numbered = zip(numbers, BytesIO(others).readlines() or [b""], strict=False)
+        for record, _ in shards.decoded(shard, numbered, faults, wanted):
             if keep is not None and not keep(record):
                 continue
             if isinstance(record, Block):
