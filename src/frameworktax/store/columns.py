@@ -41,9 +41,9 @@ class Batch(NamedTuple):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # of what is no number, in older versions of numpy
-                numbers = np.fromstring(
-                    text.replace(b"]", b"").replace(b"[", b",0,")[1:], np.int64, sep=","
-                )
+                # lists become one, with a 0, which no latency is, before what was in each
+                joined = text.replace(b"]", b"").replace(b"[", b",0,")[1:]
+                numbers = np.fromstring(joined, np.int64, sep=",")
         except (ValueError, DeprecationWarning):
             return None
         begins = np.flatnonzero(numbers == 0)
