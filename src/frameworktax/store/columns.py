@@ -34,17 +34,17 @@ class Batch(NamedTuple):
 
         None where one of them is no block, or has more times than its latencies.
         """
-        blocks = shards.raw_blocks(lines)
-        if not blocks:
-            return None
-        text = b"".join([block.latency_ns for block in blocks])
         try:
+            blocks = shards.raw_blocks(b"".join(lines))
+            text = b"".join([block.latency_ns for block in blocks])
+            # lists become one, with a 0, which no latency is, before what was in each
+            joined = text.replace(b"]", b"").replace(b"[", b",0,")[1:]
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # of what is no number, in older versions of numpy
-                # lists become one, with a 0, which no latency is, before what was in each
-                joined = text.replace(b"]", b"").replace(b"[", b",0,")[1:]
                 numbers = np.fromstring(joined, np.int64, sep=",")
-        except (ValueError, DeprecationWarning):
+        except (*shards.NOT_A_RECORD, DeprecationWarning):
+            return None
+        if not len(lines) == len(blocks) > 0:
             return None
         begins = np.flatnonzero(numbers == 0)
         calls = np.diff(begins, append=len(numbers)) - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain, pairwise
@@ -125,7 +125,8 @@ class RawBlock(_Numbers, kw_only=True, gc=False):
 
 
 _COMPACT_BLOCK = msgspec.json.Decoder(CompactBlock).decode
-_RAW_BLOCKS = msgspec.json.Decoder(RawBlock).decode_lines
+raw_blocks = msgspec.json.Decoder(RawBlock).decode_lines
+"""Returns the blocks of lines together, or raises one of ``NOT_A_RECORD``."""
 
 
 def compact_block(line: bytes) -> CompactBlock | None:
@@ -134,15 +135,6 @@ def compact_block(line: bytes) -> CompactBlock | None:
         return _COMPACT_BLOCK(line)
     except NOT_A_RECORD:
         return None
-
-
-def raw_blocks(lines: Sequence[bytes]) -> list[RawBlock] | None:
-    """Return the block of each line, decoded together; None where not all are such blocks."""
-    try:
-        found = _RAW_BLOCKS(b"".join(lines))
-    except NOT_A_RECORD:
-        return None
-    return found if len(found) == len(lines) else None
 
 
 def _is_batch(record: Subject | LeftOut) -> bool:
