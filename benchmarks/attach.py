@@ -63,11 +63,13 @@ sys.stdin.read()
 """
 OBSERVER = """
 import sys, time
-from frameworktax.programs.attach import PERIOD_NS, Observation
+from frameworktax.attribution.threads import PROGRAM_PERIOD_NS
+from frameworktax.programs.attach import Observation
 pid = int(sys.argv[1])
 for line in sys.stdin:
     samples, processors = map(int, line.split())
-    with Observation(pid, period_ns=PERIOD_NS // samples, processors=processors) as observed:
+    period_ns = PROGRAM_PERIOD_NS // samples
+    with Observation(pid, period_ns=period_ns, processors=processors) as observed:
         observed.update()  # the first reads the symbols of libraries
         print(flush=True)
         import select

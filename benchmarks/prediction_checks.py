@@ -119,7 +119,7 @@ def by_round(records: PointRecords) -> Blocks:
     """Return (process, round) → time of a call, ns.
 
     On one CPU thread its CPU time, which others on the host move far less than the wall (METHOD,
-    section 4); a formula's error is then not theirs. On a device the block median of the latency.
+    section 9); a formula's error is then not theirs. On a device the block median of the latency.
     """
     if device_of(records.point.platform) != "cpu" or records.point.threads > 1:
         return records.by_round

@@ -25,7 +25,7 @@ FLAT = 0.1
 """Elasticity under which a latency curve is flat."""
 IN_SITU_OVER_WARM = 4.0
 """The most that the tax among real kernels was seen to exceed the twin's warm overhead (METHOD,
-section 1: 1.2 to 4 times)."""
+section 1: 1.4 to 4 times)."""
 
 MOVING = 0.6
 """Share of kernel time that reading the weights once at peak bandwidth must account for. Some

@@ -333,11 +333,12 @@ class ThreadSampler:
 
 # --- a program and all that it starts -------------------------------------------------------------
 
-TREE_PERIOD_NS = 4_987_000
-"""CPU time of a thread between two samples, off every multiple of the kernel's own tick. A tick
-costs 10 to 40 µs on a virtual machine: under 1 %."""
+PROGRAM_PERIOD_NS = 9_787_000
+"""CPU time between two samples of a program, off every multiple of the kernel's own tick. On a
+virtual machine a sample takes 30 to 50 µs, and what it displaces from the caches as much again:
+about 1 %."""
 PAGES = 32
-"""Of each ring: 3,000 samples, which take 15 seconds of a processor."""
+"""Of each ring: 3,000 samples, which take half a minute of a processor."""
 FLAGS = (
     *(perf.DISABLED, perf.INHERIT, perf.ENABLE_ON_EXEC, perf.ID_ALL),
     *(perf.MMAP, perf.MMAP2, perf.COMM, perf.COMM_EXEC, perf.TASK),
@@ -442,12 +443,12 @@ class TreeSampler:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
     """
 
-    period_ns = TREE_PERIOD_NS
+    period_ns = PROGRAM_PERIOD_NS
 
     def __init__(self, pid: int) -> None:
         self.samples = TreeSamples()
         self._rings, self.kernel = perf.kernel_first(
-            lambda flags: _rings(pid, TREE_PERIOD_NS, sum(FLAGS) | flags), None
+            lambda flags: _rings(pid, PROGRAM_PERIOD_NS, sum(FLAGS) | flags), None
         )
 
     def drain(self) -> None:

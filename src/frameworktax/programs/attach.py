@@ -23,7 +23,13 @@ from frameworktax.attribution.buckets import UNREAD, classify, is_judged
 from frameworktax.attribution.perf_event import RefusedError
 from frameworktax.attribution.py_spy import FunctionRecording, probe
 from frameworktax.attribution.symbols import JIT, KERNEL, Leaf, PerfMap, Resolver
-from frameworktax.attribution.threads import INTERVAL_S, SLACK, Events, ThreadSampler
+from frameworktax.attribution.threads import (
+    INTERVAL_S,
+    PROGRAM_PERIOD_NS,
+    SLACK,
+    Events,
+    ThreadSampler,
+)
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.recorder import this_environment
 from frameworktax.programs import target
@@ -33,8 +39,6 @@ from frameworktax.records import BILL, Estimate, Note
 from frameworktax.report.words import percent, time_text
 from frameworktax.stats import NORMAL_95, t_quantile
 
-PERIOD_NS = 4_987_000
-"""About 200 samples per second of a thread's processor time, at 20 to 40 µs each under 1 %."""
 OWN_SHARE = 0.005
 """Of a processor, that emptying rings and finding threads may take."""
 WINDOW_S = 1.0
@@ -298,7 +302,7 @@ class Observation:
         self,
         pid: int,
         *,
-        period_ns: int = PERIOD_NS,
+        period_ns: int = PROGRAM_PERIOD_NS,
         root: Path = Path("/"),
         functions: bool = True,
         processors: bool = True,
