@@ -260,20 +260,3 @@ def test_architecture_names_every_package():
     text = (ROOT / "docs" / "architecture.md").read_text()
     folders = {path.name for path in source.iterdir() if (path / "__init__.py").exists()}
     assert {name for name in folders if f"`{name}/`" not in text} == set()
-
-
-def test_the_path_of_one_sample_leads_through_functions_that_there_are():
-    found = set()
-    for path in (ROOT / "src" / "frameworktax").rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found |= {node.name, f"{path.stem}.{node.name}", f"{path.parent.name}.{node.name}"}
-            if isinstance(node, ast.ClassDef):
-                found |= {f"{node.name}.{getattr(one, 'name', '')}" for one in node.body}
-    section = re.search(
-        r"## The path of one sample\n(.+?)\n## ", (DOCS / "architecture.md").read_text(), re.S
-    )
-    named = re.findall(r"`([\w.]+)[`(]", section[1])
-    stations = [name for name in named if "." in name or "_" in name]
-    assert len(stations) > 10
-    assert [name for name in stations if name not in found] == []
