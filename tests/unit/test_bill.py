@@ -212,6 +212,23 @@ def test_the_share_covers_processes_in_two_states():
     assert pooled / 600 < hits / 600 - 0.05  # what ignoring the processes claims
 
 
+@pytest.mark.parametrize("stretches", [1, 4])
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_line_of_all_samples_or_none_is_no_certainty(share, stretches):
+    found = estimates.share_interval([5 * share] * stretches, [5] * stretches, "m")
+    half = 3 / (5 * stretches)
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (share, share - half, share + half)
+    )
+
+
+def test_the_share_of_processes_that_saw_kernels_alone_is_no_certainty():
+    attributions, timed = two_states([1000] * 3, [2_000_000] * 3, processes=3)
+    found = bill.from_samples(LATENCY, attributions, timed).share
+    half = 3 / sum(sum(s.values()) for a in attributions for s in a.samples)
+    assert (found.value, found.low, found.high) == pytest.approx((0, -half, half))
+
+
 def test_one_stretch_gives_a_binomial_interval_and_says_so():
     found = estimates.share_interval([50], [100], "m")
     assert found.method == "m, binomial"

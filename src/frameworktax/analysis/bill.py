@@ -16,6 +16,7 @@ from statistics import fmean, median
 from typing import TypeVar
 
 from frameworktax.analysis.estimates import (
+    RULE_OF_THREE,
     difference,
     median_interval,
     one_minus,
@@ -280,7 +281,8 @@ class SampledBill(Bill):
 
         The value is the mean of their time in a call of each process over the mean of the
         latencies; the interval Student's t over the processes' residuals (a ratio estimator,
-        linearised). Samples of one process alone give an interval over its stretches, which leaves
+        linearised). Where there are none, as of a line that has all samples, it reaches 3 / samples
+        to each side. Samples of one process alone give an interval over its stretches, which leaves
         out the spread between processes, and one count that of a binomial; the method says which.
 
         Args:
@@ -292,7 +294,11 @@ class SampledBill(Bill):
             value = fmean(parts)
             each = zip(self.processes, parts, strict=True)
             residuals = [part - value * one.level for one, part in each]
-            return _around(value, residuals, method)
+            found = _around(value, residuals, method)
+            if found.high > found.low:
+                return found
+            margin = RULE_OF_THREE / sum(sum(one.totals) for one in self.processes)
+            return _reaching(found, margin, margin)
         (one,) = self.processes
         totals = one.totals if len(counts[0]) > 1 else [sum(one.totals)]
         share = share_interval(counts[0], totals, f"{method}{ONE_PROCESS}")

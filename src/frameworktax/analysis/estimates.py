@@ -91,12 +91,17 @@ def propagate(function: Callable[..., float], method: str, *inputs: Estimate) ->
     return _estimate(value, down, up, method, *inputs)
 
 
+RULE_OF_THREE = 3.0
+"""Events that may have been due where none was seen, at 95 % (Hanley and Lippman-Hand 1983)."""
+
+
 def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> Estimate:
     """Return a bucket's share of samples: Student t over stretches, pooled counts as its value.
 
     Counts of few stretches can be alike by chance: no interval is narrower than the standard error
     of a binomial to each side. One stretch alone gives the interval of a binomial, which leaves out
-    whatever varies between stretches, and says so in the method.
+    whatever varies between stretches, and says so in the method. Where all samples or none are of
+    the bucket, the interval reaches 3 / samples to each side (rule of three).
     """
     count = sum(totals)
     value = sum(parts) / count
@@ -106,6 +111,7 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
         half = max(error, (found.high - found.low) / 2)
     else:
         method = f"{method}, binomial"
+    half = half or RULE_OF_THREE / count
     n = found.n if found is not None else 1
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
