@@ -1,6 +1,10 @@
 """What points are called, and what they are grouped by."""
 
-from dataclasses import replace
+import hashlib
+import json
+from dataclasses import asdict, fields, replace
+
+import pytest
 
 from frameworktax.records import Point, Workload, point_name
 
@@ -45,3 +49,16 @@ def test_a_family_is_all_runtimes_and_batches():
     assert PLAIN.family() == other.family()
     assert PLAIN.without_batch() != other.without_batch()
     assert PLAIN.family() != replace(PLAIN, threads=2).family()
+
+
+@pytest.mark.parametrize("point", [PLAIN, FULL])
+def test_a_key_is_of_the_fields_as_json_later_ones_only_where_they_are_set(point):
+    later = {f.name: f.default for f in fields(Workload)[11:]}
+    data = asdict(point)
+    data["workload"] = {
+        name: value
+        for name, value in data["workload"].items()
+        if name not in later or value != later[name]
+    }
+    text = json.dumps(data, sort_keys=True).encode()
+    assert point.key() == hashlib.blake2b(text, digest_size=8).hexdigest()

@@ -335,8 +335,8 @@ class ThreadSampler:
 
 PROGRAM_PERIOD_NS = 9_787_000
 """CPU time between two samples of a program, off every multiple of the kernel's own tick. On a
-virtual machine a sample takes 30 to 50 µs, and what it displaces from the caches as much again:
-about 1 %."""
+virtual machine a sample takes about 0.1 ms with what it displaces from the caches
+(``benchmarks/cost.py``): about 1 %."""
 PAGES = 32
 """Of each ring: 3,000 samples, which take half a minute of a processor."""
 FLAGS = (

@@ -46,10 +46,8 @@ from frameworktax.measure.inline_profiler import hidden
 
 INTERVAL_S = 5.0
 SAMPLE, STRETCH_NS = 0.01, 100_000_000
-"""Share of calls that are sampled, and for how long calls in a row are. A sampled call reads clocks
-(50 µs) and takes up to 8 % longer. To begin and to end sampling costs 0.3 ms on a virtual machine,
-where what the processor had learned of the program is lost: on each side of a single call of
-0.4 ms that made it twice as long, and the next call a quarter."""
+"""Share of calls that are sampled, and for how long calls in a row are: to begin and to end
+sampling costs as much as a short call on a virtual machine, and slows the calls after it."""
 MAX_BATCH = 1024
 """Larger batches share one label value."""
 BUFFER = 65_536
