@@ -32,6 +32,9 @@ from frameworktax.version import __version__
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
+# What is timed are processes that import: compiled once, as where a user installs, not in each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 Row = dict[str, Any]
 
 
