@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +25,8 @@ from typing import Any
 from frameworktax import api
 from frameworktax.analysis.whatif.formulas import Case, Refused, WhatIf, answer
 from frameworktax.errors import FrameworktaxError
-from frameworktax.records import Measurement, Workload
+from frameworktax.models.base import DEFAULT_LENGTH
+from frameworktax.records import Measurement, Point, Workload, point_name
 from frameworktax.reproduce import paper
 from gpu_suite import FULL, ON_DEVICE, PARTS
 from question import PAGES, table
@@ -156,15 +158,16 @@ def page(folder: Path, drawn: Iterable[str]) -> Iterator[str]:
 
 
 def _points(cells: Sequence[Row]) -> list[str]:
-    heads = ["runtime", "precision", "batch", "L ms", "H ms", "D ms", "K ms", "tax", "SM activity",
-             "warps", "launches", "regime"]  # fmt: skip
+    heads = ["runtime", "precision", "input", "batch", "L ms", "H ms", "D ms", "K ms", "tax",
+             "SM activity", "warps", "launches", "regime"]  # fmt: skip
     return table(
         heads,
         [
             [
                 cell["runtime"],
-                cell["precision"],
-                str(cell["batch"]),
+                cell["workload"]["precision"],
+                _input(cell["workload"]),
+                str(cell["workload"]["batch"]),
                 *(
                     [_ms(cell[key]) for key in ("latency_ns", "enqueue_ns", "span_ns", "kernel_ns")]
                     if cell["latency_ns"]
@@ -176,17 +179,25 @@ def _points(cells: Sequence[Row]) -> list[str]:
             ]
             for cell in cells
         ],
-        2,
+        3,
     )
+
+
+def _input(workload: Row) -> str:
+    """Return in words what else a point differs in from others of its model in a part."""
+    plain = replace(Workload(**workload), precision="float32")
+    point = Point(workload=plain, runtime="", platform="cpu", threads=1)
+    return point_name(point, model=False, runtime=False, batch=False) or plain.input
 
 
 def _beside_the_paper(cells: Sequence[Row]) -> Iterator[str]:
     """Yield BERT-Base at batch 1 beside the paper's table 3; latency is the pipelined kind."""
+    lengths = None, DEFAULT_LENGTH  # it is what a part that names none takes
+    same = [Workload(model="bert-base", length=n, precision="float16") for n in lengths]
     ours = {
         cell["runtime"]: cell
         for cell in cells
-        if (cell["model"], cell["batch"], cell["precision"]) == ("bert-base", 1, "float16")
-        and cell["pipelined_ns"]
+        if cell["pipelined_ns"] and Workload(**cell["workload"]) in same
     }
     theirs = {row.at["runtime"]: row.numbers for row in paper.rows("table-3")}
     yield from ("", "## Beside the paper's table 3", "")

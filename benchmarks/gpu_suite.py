@@ -349,9 +349,7 @@ def brief(cell: Row) -> Row:
         *("sm_activity", "warp_occupancy"),
     )
     return {
-        "model": cell["workload"]["model"],
-        "batch": cell["workload"]["batch"],
-        "precision": cell["workload"]["precision"],
+        "workload": cell["workload"],
         "runtime": cell["runtime"],
         "status": cell["status"],
         "reason": cell.get("reason"),
@@ -577,7 +575,10 @@ def show(suite: Suite) -> None:
     for row in suite.summary["checks"]:
         print(f"{row['check']:<46} {'ok' if row['ok'] else 'FAIL':4} {row['result']}")
     for cell in suite.summary["cells"]:
-        name = f"{cell['model']} {cell['precision']} batch {cell['batch']} {cell['runtime']}"
+        of = cell["workload"]
+        name = (
+            f"{of['model']} {of['precision']} {of['input']} batch {of['batch']} {cell['runtime']}"
+        )
         if cell["latency_ns"] is None:
             print(f"{name:<52} {cell['status']}: {cell['reason']}")
             continue

@@ -8,7 +8,7 @@ import sys
 import tarfile
 import time
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -83,9 +83,12 @@ def estimate(value):
     return {"value": value, "low": value, "high": value}
 
 
-def point(runtime="eager", *, kernel=1e6, method="device-profile", batch=1, model="bert-base"):
+def point(
+    runtime="eager", *, kernel=1e6, method="device-profile", batch=1, model="bert-base", **workload
+):
+    given = Workload(model=model, batch=batch, precision="float16", **workload)
     return {
-        "workload": {"model": model, "batch": batch, "precision": "float16"},
+        "workload": asdict(given),
         "runtime": runtime,
         "status": "ok",
         "latency_ns": estimate(4e6),
@@ -448,10 +451,26 @@ def test_archives_become_one_page_with_the_paper_beside(tmp_path, capsys):
     text = (out / "gpu.md").read_text()
     assert "| cuda-graph | 3.5 | 50.0% | 12.5% | 2.82 | 57.0% | 9.2% |" in text
     assert "- tests: no time" in text
-    assert text.count("| cuda-graph | float16 | 1 |") == 1  # the later archive's
+    assert text.count("| cuda-graph | float16 | dense | 1 |") == 1  # the later archive's
     assert "## resnet-50" in text
     assert not list((out / "gpu").glob("*.log"))
     assert {file.name for file in (out / "gpu").glob("*-store/*")} == {"two.jsonl", "three.jsonl"}
+
+
+def test_padded_sentences_are_not_set_beside_the_paper_s_dense_input(tmp_path):
+    padded = {**point("cuda-graph", length=128, input="ragged"), "pipelined_ns": estimate(9e6)}
+    long = {**point("cuda-graph", length=512), "pipelined_ns": estimate(8e6)}
+    points = [point("cuda-graph", length=128), padded, long]
+    out = tmp_path / "docs"
+    assert (
+        gpu_results.main([str(packed(tmp_path, "a", summary("p", *points))), "--out", str(out)])
+        == 0
+    )
+    text = (out / "gpu.md").read_text()
+    assert "| cuda-graph | 3.5 | 50.0% | 12.5% | 2.82 | 57.0% | 9.2% |" in text
+    rows = [line for line in text.splitlines() if line.startswith("| cuda-graph | float16 |")]
+    inputs = [row.split(" | ")[2] for row in rows]
+    assert inputs == ["length 128", "length 128, ragged", "length 512"]
 
 
 def test_a_page_without_kernel_time_is_a_failure(tmp_path):
