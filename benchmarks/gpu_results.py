@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from typing import Any
 
 from frameworktax import api
 from frameworktax.analysis.whatif.formulas import Case, Refused, WhatIf, answer
-from frameworktax.errors import FrameworktaxError
+from frameworktax.errors import FrameworktaxError, one_line
 from frameworktax.models.base import DEFAULT_LENGTH
 from frameworktax.records import Measurement, Point, Workload, point_name
 from frameworktax.reproduce import paper
@@ -49,16 +50,24 @@ def unpack(archives: Sequence[Path], folder: Path) -> None:
     """Lay archives over one another in a folder; what they measured is put together.
 
     Of a part that is in several, results and store are the last one's.
+
+    Raises:
+        SystemExit: one is missing, or damaged.
     """
     summaries = []
     for path in archives:
-        with tempfile.TemporaryDirectory() as temporary, tarfile.open(path) as packed:
-            packed.extractall(temporary, filter="data")
-            (inner,) = Path(temporary).iterdir()
-            for store in inner.glob("*-store"):  # of a part that is in several the last counts
-                shutil.rmtree(folder / store.name, ignore_errors=True)
-            shutil.copytree(inner, folder, dirs_exist_ok=True)
-            summaries.append(json.loads((inner / "summary.json").read_text(encoding="utf-8")))
+        try:
+            with tempfile.TemporaryDirectory() as temporary, tarfile.open(path) as packed:
+                packed.extractall(temporary, filter="data")
+                (inner,) = Path(temporary).iterdir()
+                summary = json.loads((inner / "summary.json").read_text(encoding="utf-8"))
+                for store in inner.glob("*-store"):  # of a part that is in several the last counts
+                    shutil.rmtree(folder / store.name, ignore_errors=True)
+                shutil.copytree(inner, folder, dirs_exist_ok=True)
+        except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
+            text = f"gpu_results: {path}: {one_line(error)}; give archives that make gpu wrote"
+            raise SystemExit(text) from error
+        summaries.append(summary)
     for file in [*folder.glob("*.log"), *folder.glob("*.json")]:  # what stores say again
         if file.name not in KEPT:
             file.unlink()
@@ -286,9 +295,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=PAGES)
     options = parser.parse_args(arguments)
     folder = options.out / "gpu"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    unpack(options.archive, folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        found = Path(temporary, folder.name)
+        found.mkdir()
+        unpack(options.archive, found)
+        shutil.rmtree(folder, ignore_errors=True)  # what was there stays unless all can be read
+        shutil.copytree(found, folder)
     drawn = draw(folder)
     target = options.out / "gpu.md"
     target.write_text("\n".join(page(folder, drawn)) + "\n", encoding="utf-8")

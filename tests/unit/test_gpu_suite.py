@@ -473,6 +473,23 @@ def test_padded_sentences_are_not_set_beside_the_paper_s_dense_input(tmp_path):
     assert inputs == ["length 128", "length 128, ragged", "length 512"]
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut", "another"])
+def test_an_archive_that_cannot_be_read_is_said_and_older_results_stay(tmp_path, damage):
+    archive = packed(tmp_path, "one", summary("bert-base", point()))
+    out = tmp_path / "docs"
+    assert gpu_results.main([str(archive), "--out", str(out)]) == 0
+    bad = tmp_path / "bad.tar.gz"
+    if damage == "cut":
+        bad.write_bytes(archive.read_bytes()[:-40])
+    elif damage == "another":
+        bad.write_text("no archive")
+    before = sorted(out.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        gpu_results.main([str(archive), str(bad), "--out", str(out)])
+    assert str(bad) in str(ended.value) and "\n" not in str(ended.value)
+    assert sorted(out.rglob("*")) == before
+
+
 def test_a_page_without_kernel_time_is_a_failure(tmp_path):
     only = packed(tmp_path, "one", summary("mlp", point(method="sampling"), ok=False))
     assert gpu_results.main([str(only), "--out", str(tmp_path / "docs")]) == 1
