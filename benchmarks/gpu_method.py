@@ -321,4 +321,6 @@ def check_sessions(gpu: Any) -> list[Row]:
 
 
 if __name__ == "__main__":
-    sys.exit(check_method())
+    from frameworktax.runtimes.cuda_graph import missing_gpu
+
+    sys.exit(missing_gpu() or check_method())

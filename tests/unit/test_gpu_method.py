@@ -1,6 +1,7 @@
 """The checks of the method on a fake device: they pass on a good one and name what is wrong."""
 
 import json
+import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from fake_device import DEFAULT_STREAM, FakeDevice
 
 import gpu_method
 from frameworktax.attribution import torch_device
+from frameworktax.runtimes.cuda_graph import missing_gpu
 from frameworktax.testing import FakeClock
 from frameworktax.traces.events import KERNEL, MEMSET
 
@@ -109,3 +111,11 @@ def test_a_profile_that_slows_the_device_afterwards_is_found(monkeypatch, capsys
         f"40 layers, {way}, after a profile against before: D" for way in ("eager", "graph replay")
     ]
     assert failed(rows)[:2] == wrong
+
+
+@pytest.mark.skipif(missing_gpu() is None, reason="there may be a GPU")
+def test_without_a_device_it_says_so_in_one_line():
+    done = subprocess.run([sys.executable, gpu_method.__file__], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    (said,) = done.stderr.splitlines()
+    assert "GPU" in said or "CUDA" in said
