@@ -27,7 +27,7 @@ from functools import wraps
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
-from frameworktax.analysis.bill import from_samples
+from frameworktax.analysis.bill import LEAST, from_samples
 from frameworktax.analysis.estimates import exactly
 from frameworktax.analysis.places import layers
 from frameworktax.analysis.where import where
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 BATCHES = 20
 """Runs are averaged to so many means at most: neighbours in time are not independent."""
-LEAST = 5
-"""Samples without which nothing is said of where time goes: their interval would be too narrow."""
 TRIALS = 64
 """Empty runs that give the cost of profiling."""
 

@@ -395,6 +395,23 @@ def test_gpu_bill_without_span_or_host_samples_says_so():
     assert bill.from_device(LATENCY, [device((1_000_000,) * 5)]) is None
 
 
+@pytest.mark.parametrize(
+    ("samples", "wait_ns", "is_split"),
+    [
+        ({"python": 4}, 0, False),
+        ({"python": 5}, 0, True),
+        ({"launch": 9, "python": 1}, 900_000, False),
+    ],
+)
+def test_a_few_samples_of_the_host_do_not_split_starvation(samples, wait_ns, is_split):
+    host = cpu(samples, calls=10, wall_ns=10_000_000)
+    profiled = device((1_000_000,) * 6, wait_ns=(wait_ns,) * 6)  # of 1 ms a call
+    found = bill.from_device(LATENCY, [profiled, host])
+    assert found.lines.get("python", 0.0) == (3_000_000 if is_split else 0.0)
+    assert found.lines["remainder"] == (0.0 if is_split else 3_000_000)
+    assert [note.code for note in found.notes] == ["starvation-not-split"] * (not is_split)
+
+
 @pytest.mark.parametrize(("n", "rank"), [(6, 0), (8, 0), (9, 1), (20, 5), (2000, 955)])
 def test_order_statistics_around_the_median(n, rank):
     found = estimates.median_interval(list(range(n)), "m")

@@ -39,6 +39,8 @@ MISJUDGED = 0.02
 in any of the models of ``benchmarks/stripped.py``."""
 MAX_INFLATION = 0.05
 """Difference of sampled and timed calls of a process above which its shares carry a warning."""
+LEAST = 5
+"""Samples without which nothing is said of where time goes: their interval would be too narrow."""
 NO_OFF_CPU = Note(
     "no-off-cpu", "time off the CPU was not recorded; the breakdown covers time on the CPU only"
 )
@@ -428,11 +430,11 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     """Return the bill of a GPU point, or None without a device profile of at least six calls.
 
     Host starvation is L − D, or L − K where no span D was measured (it then includes the device
-    gaps); device gaps are D − K. Host samples, where there are any, split the starvation by their
-    shares; what they do not place, and all of it without them, is ``remainder``. A sample inside
-    a math library or a vectorised loop of the host is ``dispatch`` here: what computes is the
-    device. Waiting for it between two launches, which a sample cannot tell from launching, is
-    left out of ``launch`` by the profile's own times.
+    gaps); device gaps are D − K. Host samples split the starvation by their shares; what they do
+    not place, and all of it with fewer than ``LEAST``, is ``remainder``. A sample inside a math
+    library or a vectorised loop of the host is ``dispatch`` here: what computes is the device.
+    Waiting for it between two launches, which a sample cannot tell from launching, is left out of
+    ``launch`` by the profile's own times.
 
     The latency is unprofiled, with one synchronise per call, ns.
     """
@@ -466,10 +468,11 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
             f"device gaps are below {median(empty) / 1e3:.1f} µs, the span of a call without work"
         )
         notes.append(Note("gaps-below-floor", text))
-    if total > 0:
+    if total >= LEAST:
         lines |= {n: starvation * count / total for n, count in counts.items() if count}
     else:
-        notes.append(Note("starvation-not-split", "no host samples: host starvation is one line"))
+        text = f"fewer than {LEAST} samples of the host at work: host starvation is one line"
+        notes.append(Note("starvation-not-split", text))
     lines["remainder"] = latency.value - sum(lines.values())
     launches = [count for a in device for count in a.launches]
     return Bill(

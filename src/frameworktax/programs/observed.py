@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from frameworktax.analysis.bill import from_samples
+from frameworktax.analysis.bill import LEAST, from_samples
 from frameworktax.analysis.estimates import duration, exactly, percent
 from frameworktax.analysis.places import layers
 from frameworktax.attribution.buckets import classify, is_judged, itemise
 from frameworktax.attribution.layers import OUTSIDE, by_place, places, replayed, short_path
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
-from frameworktax.block import LEAST
 from frameworktax.measure import protocol
 from frameworktax.programs.calls import COUNTED, COUNTED_WORDS, DETAILED, Recorder, module_call
 from frameworktax.programs.document import Kind, Part, Section
