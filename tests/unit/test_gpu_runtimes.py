@@ -378,7 +378,7 @@ def torch(monkeypatch):
         CUDAGraph=Graph,
         Stream=lambda: stream,
         current_stream=lambda: stream,
-        graph=lambda graph: nullcontext(),
+        graph=lambda graph, stream: nullcontext(),
         stream=lambda stream: nullcontext(),
         set_device=lambda device: cuda.devices.append(device),
         devices=[],
@@ -476,7 +476,7 @@ class OutOfMemoryError(RuntimeError):
 )
 def test_memory_that_runs_out_in_a_capture_has_its_own_status(torch, first, status):
     @contextmanager
-    def capturing(graph):
+    def capturing(graph, stream):
         try:
             yield
         finally:
@@ -561,6 +561,18 @@ def test_a_served_graph_computes_from_what_it_is_given_and_later_calls_change_no
     assert (first.data, second.data) == (10, 14)
     each = ["in", "replay", "out", "record"]
     assert log == ["record", *(["wait for the last", *each] * 2)]
+
+
+def test_each_graph_is_captured_on_the_stream_that_its_call_was_warm_on(torch):
+    """Not on torch's default, one for all: of one device, and of one workspace of cuBLAS."""
+    warm, captured = [], []
+    torch.cuda.Stream = lambda: SimpleNamespace(wait_stream=lambda other: None)
+    torch.cuda.stream = lambda stream: warm.append(stream) or nullcontext()
+    torch.cuda.graph = lambda graph, stream=None: captured.append(stream) or nullcontext()
+    for _ in range(2):
+        cuda_graph.recorded(lambda: None)
+    assert captured == warm
+    assert captured[0] is not captured[1]
 
 
 def test_two_threads_never_use_the_memory_of_a_graph_at_once(graphed):

@@ -135,7 +135,9 @@ def recorded(call: Call, ready: Call | None = None) -> tuple[Call, Any]:
     stream.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        # torch's default is one stream for all: it is of the device that captured first, and torch
+        # gives cuBLAS one workspace a stream, in which two graphs must not compute at once.
+        with torch.cuda.graph(graph, stream=side):
             output = call()
     except Exception as error:  # boundary: the model's own code runs under capture
         torch.cuda.set_stream(stream)  # a broken capture leaves its own stream current
