@@ -122,6 +122,26 @@ def test_what_cannot_be_counted_is_none_with_a_note() -> None:
     assert code == "counts-failed" and text.endswith("ValueError: not today")
 
 
+@pytest.mark.parametrize("name", ["_cudnn_rnn", "miopen_rnn"])
+def test_recurrent_layers_of_a_gpu_have_no_formula(name) -> None:
+    """One that reads a value on a GPU counted no FLOP of its LSTM; operators of these names are
+    made here."""
+    from frameworktax.models.base import Inputs, Model
+
+    with torch.library._scoped_library("frameworktax_gpu", "FRAGMENT") as library:
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, lambda x: x + 1, "CPU")
+
+        class Reads(torch.nn.Module):
+            def forward(self, x):
+                assert x.sum().item() < 1
+                return getattr(torch.ops.frameworktax_gpu, name)(x)
+
+        facts = describe(Model(Reads(), lambda b: Inputs((torch.zeros(b, 8),)), {"args.0": 0}), 2)
+    assert facts["flops"] is None
+    assert [code for code, _ in facts["notes"]] == ["flops-not-counted"]
+
+
 @pytest.mark.parametrize("name", ["mobilenet-v2", "resnet-18"])
 def test_calibration_does_not_depend_on_the_image_size(name: str) -> None:
     small, large = (

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 UNCOUNTED = (
     "mkldnn_rnn_layer",
+    "_cudnn_rnn",
+    "miopen_rnn",
     "_transformer_encoder_layer_fwd",
     "_native_multi_head_attention",
     "_linear_pointwise",
     "_convolution_pointwise",
 )
-"""Fused CPU operators that hold matrix products and for which the counter has no formula."""
+"""Fused operators, of a CPU and of a GPU's libraries, that hold matrix products and for which the
+counter has no formula."""
 TRANSPOSED = "Conv1D"
 """Class of GPT-2's projections: a linear layer with transposed weights."""
 ATTENTION = ("MultiheadAttention", "WavLMAttention")
