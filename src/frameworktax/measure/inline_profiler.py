@@ -200,5 +200,8 @@ def hidden() -> str | None:
     """Return why the host's samples do not show kernel time, where a GPU does the work."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "kernels run on a GPU; frameworktax explain shows it from a profiler's trace"
+        return (
+            "kernels run on a GPU, and the latency is the time until the call returns; "
+            "frameworktax explain shows both from a profiler's trace"
+        )
     return None

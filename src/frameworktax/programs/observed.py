@@ -572,7 +572,10 @@ def _unknown(
 ) -> str | None:
     """Return why the tax of calls is not known, None where it is."""
     if device != "cpu":
-        return f"its kernels run on {device}; frameworktax explain shows a profiler's trace"
+        return (
+            f"its kernels run on {device}, and the latency is the time until the call returns; "
+            "frameworktax explain shows both from a profiler's trace"
+        )
     begins, ends, _ = calls.T
     helped = sum(int((owners(begins, ends, one.kernels().time_ns) >= 0).sum()) for one in others)
     if helped > HELPED * len(samples.time_ns):
