@@ -120,6 +120,33 @@ def test_output_and_end_are_the_plain_programs_and_numbers_are_kept(program, how
     assert kind["source"].endswith("program.py:8")
 
 
+FORKING = """
+from multiprocessing import get_context
+
+def work(calls):
+    from program import work
+    work(calls)
+
+if __name__ == "__main__":
+    children = [get_context("fork").Process(target=work, args=(calls,)) for calls in (20, 30)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+"""
+
+
+def test_children_that_import_torch_after_they_were_forked_have_notes_of_their_own(program):
+    program.write("forking.py", FORKING)
+    ran = program("run", "--json", "run.json", "forking.py")
+    assert ran.code == 0, ran.err
+    document, calls = calls_in(program)
+    assert calls == [[20], [30]]
+    parents = {section["pid"]: section["parent"] for section in document["sections"]}
+    pids = {section["pid"] for section in document["sections"] if section["kinds"]}
+    assert len(pids) == 2 and len({parents[pid] for pid in pids}) == 1
+
+
 def test_a_module_and_a_program_of_the_path_run_too(program):
     program.write("test_it.py", "from program import work\ndef test_it(): work(50)\n")
     ran = program("run", "--quiet", "-m", "program", "end", "-m")

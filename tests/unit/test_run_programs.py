@@ -10,7 +10,6 @@ import time
 import types
 from _thread import start_new_thread
 from array import array
-from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -101,11 +100,8 @@ def watched(tmp_path, monkeypatch, request):
     if getattr(request, "param", None) == "replaced":
         own = torch.nn.Module.__call__
         torch.nn.Module.__call__ = lambda self, *args: own(self, *args)
-    at_fork = partial(setattr, torch, "forked")
-    monkeypatch.setattr(
-        module.os, "register_at_fork", lambda after_in_child: at_fork(after_in_child)
-    )
     recorder = module.Recorder(str(tmp_path), "module", "")
+    torch.forked = recorder.reset
     module.watch_torch(recorder, torch)
     return torch, clock, lambda: observed.read_notes(tmp_path)[0]
 

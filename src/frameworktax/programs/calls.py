@@ -483,7 +483,6 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
         return phase(recorder, "step", hook(function), is_open=True, compiling=compiling)
 
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
-    os.register_at_fork(after_in_child=recorder.reset)
 
 
 def watch_loader(recorder: Recorder, module: Any) -> None:
@@ -791,7 +790,9 @@ def start(folder: str, by: str, inputs: str) -> None:
     """Note what this process does from here on; ``folder`` holds the notes."""
     while folder in sys.path:
         sys.path.remove(folder)
-    sys.meta_path.insert(0, Finder(Recorder(folder, by, inputs)))
+    recorder = Recorder(folder, by, inputs)
+    os.register_at_fork(after_in_child=recorder.reset)  # also of one that imports torch later
+    sys.meta_path.insert(0, Finder(recorder))
     # The sitecustomize that started this hides one of the user's own.
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
