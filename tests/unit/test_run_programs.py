@@ -387,10 +387,21 @@ def test_steps_without_a_closure_and_what_their_hooks_call_are_all_there(watched
     class Adam(Sgd):
         pass
 
-    Sgd.step = torch.optim.Optimizer.profile_hook_step(Sgd.step)
+    class Ahead(torch.optim.Optimizer):
+        def step(self):
+            Inner().step()  # part of it
+            hook()
+            Inner().step()
+
+    class Inner(Sgd):
+        pass
+
+    for cls in (Sgd, Ahead):
+        cls.step = torch.optim.Optimizer.profile_hook_step(cls.step)
     for number in range(1000):
         leaf()
         Sgd().step()
+        Ahead().step()
         if number % 10 == 0:
             Adam().step()  # its own kind of step
             with pytest.raises(ValueError):
@@ -403,8 +414,9 @@ def test_steps_without_a_closure_and_what_their_hooks_call_are_all_there(watched
         kind = about["kind"], about["class"]
         made.setdefault(kind, []).append(observed._numbers(rows, thread.counted_of(root))[1])
     assert made == {
-        ("module", "Takes"): [1000, 1200],
+        ("module", "Takes"): [1000, 4200],
         ("step", "Sgd"): [1100],
+        ("step", "Ahead"): [1000],
         ("step", "Adam"): [100],
     }
     assert len(thread.counted)

@@ -627,15 +627,17 @@ def phase(
             return function(*args, **kwargs)
         if inside[0] is None or len(alive) != 1 or (is_open and len(args) + len(kwargs) > 1):
             return noted(args, kwargs)
-        calls = counted(constant or args[0].__class__.__name__)
-        if calls is None or not calls.left:
+        calls, home = counted(constant or args[0].__class__.__name__), recorder.home
+        if calls is None or home is None or not calls.left:
             return noted(args, kwargs)
         calls.left = calls.file[calls.byte] = calls.left - 1
+        if is_open:  # a step within this one is part of it
+            home.state = True
         inside[0] = None if is_open else True
         try:
             return function(*args, **kwargs)
         finally:
-            inside[0] = False
+            home.state, inside[0] = None, False
 
     def noted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = threads_get(get_ident()) or recorder.thread()
