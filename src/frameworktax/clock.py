@@ -54,7 +54,8 @@ def others_ns(off_ns: int, before: Queue, after: Queue) -> int | None:
     """Return the part of time off the processor in which others had it; None if not known.
 
     A thread that never waited was off it only because others had it: in the system's queue, or
-    where a hypervisor took the processor, which no queue knows of.
+    where a hypervisor took the processor, which no queue knows of. Signed: of clocks that are read
+    one after the other the difference of one call may be below zero, and the sum is right.
 
     Args:
         off_ns: wall time minus CPU time of a thread.
@@ -62,10 +63,9 @@ def others_ns(off_ns: int, before: Queue, after: Queue) -> int | None:
         after: read when it ended.
     """
     (queued, waits), (queued_then, waits_then) = before, after
-    in_queue = None if queued is None or queued_then is None else queued_then - queued
-    if waits == waits_then and (in_queue is None or off_ns > in_queue):
+    if waits == waits_then:
         return off_ns
-    return in_queue
+    return None if queued is None or queued_then is None else queued_then - queued
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,16 @@ def test_what_a_hypervisor_takes_is_no_tax(block, clock):
     assert found.share.value == 0.25
 
 
+def test_what_a_reading_of_the_queue_takes_is_in_wall_and_cpu_time_alike(block, clock):
+    clock.queued_ns = lambda: clock.work(MS) or 0
+    for _ in range(50):
+        with block:
+            clock.work(3 * MS)
+            clock.wait(4 * MS)
+    found = block.result()
+    assert found.bill_ns["wait"] == pytest.approx(found.latency.value / 2)
+
+
 def test_from_four_samples_no_share_is_known_and_from_five_there_is_one(clock):
     for samples, is_known in ((4, False), (5, True)):
         block = Block("step", clock=clock, sampler=lambda: Scripted(clock))

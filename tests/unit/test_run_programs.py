@@ -101,7 +101,7 @@ def watched(tmp_path, monkeypatch, request):
         own = torch.nn.Module.__call__
         torch.nn.Module.__call__ = lambda self, *args: own(self, *args)
     recorder = module.Recorder(str(tmp_path), "module", "")
-    torch.forked = recorder.reset
+    torch.forked, torch.threads = recorder.reset, recorder.threads
     module.watch_torch(recorder, torch)
     return torch, clock, lambda: observed.read_notes(tmp_path)[0]
 
@@ -269,6 +269,23 @@ def test_time_off_the_processor_of_a_call_that_never_waits_is_of_others(watched,
     ((detail,),) = [thread.details for thread in read().threads.values()]
     off_ns = detail.end_ns - detail.begin_ns - detail.cpu_ns
     assert (detail.queued_ns == off_ns) is not waits
+
+
+def test_others_are_known_less_than_nothing_where_the_queue_is_not_counted_at_all(watched):
+    """By clocks that are read one after the other, a call can be off the processor for −1 ns."""
+    torch, clock, read = watched
+    queue = iter([5, 5, calls.NOT_COUNTED, 5, 5, calls.NOT_COUNTED])
+
+    def call():
+        timed(torch, clock, 0)()  # by this clock no time passes, and the thread's own goes on
+
+    call()
+    (thread,) = torch.threads.values()
+    thread.queued = lambda: next(queue)
+    for _ in range(3):
+        call()
+    details = read().threads.popitem()[1].details[1:]
+    assert [one.queued_ns for one in details] == [-details[0].cpu_ns] + [calls.NOT_COUNTED] * 2
 
 
 @pytest.mark.parametrize("watched", ["own", "replaced"], indirect=True)

@@ -239,6 +239,17 @@ def test_waiting_is_tax_and_the_time_of_others_is_in_no_line(
     assert sum(seen.seconds.values()) == pytest.approx(0.05 * (4 + wait_ms))
 
 
+def test_what_a_reading_of_the_queue_takes_is_in_wall_and_cpu_time_alike(recorder, clock, seen):
+    clock.queued_ns = lambda: clock.work(MS) or 0
+    for _ in range(50):
+        caller = recorder.enter("call", ([0],), {})
+        clock.work(3 * MS)
+        clock.wait(4 * MS)
+        recorder.leave(caller)
+    recorder.flush()
+    assert seen.seconds["1", "wait"] == pytest.approx(0.05 * 4)
+
+
 def test_without_kernel_samples_missing_ticks_are_system_time(clock):
     sampler = Scripted(clock)
     stretch = Stretch(Ticks(Counter({KERNEL: 6}), None), 2, 12 * MS, 10 * MS, 1 * MS)

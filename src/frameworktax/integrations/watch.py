@@ -395,9 +395,10 @@ class Watch:
                 if not caller.sampled:
                     caller.sampler.resume()
                 caller.sampling = True
-                caller.cpu_ns = self.clock.cpu_ns()
+                # In the order of the end: each of the three then has the same readings in it.
                 caller.begin_ns = self.clock.wall_ns()
                 caller.queue = self.clock.queue()
+                caller.cpu_ns = self.clock.cpu_ns()
         except Exception as error:  # noqa: BLE001  # as in enter
             self._fault("sampler", error)
             caller.sampler, caller.sampling = None, False

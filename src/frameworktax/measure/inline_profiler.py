@@ -50,8 +50,8 @@ class InlineProfiler:
     stretches: list[tuple[int, int, int, int | None]] = field(default_factory=list)
     open: tuple[int, int, int, int | None] = (0, 0, 0, 0)
     """The stretch that is not set aside: calls, wall time, CPU time, time in the queue."""
-    begin: tuple[int, int, Queue] = (0, 0, (None, 0))
-    """Wall time, CPU time and queue of the thread when the run began."""
+    begin: tuple[int, Queue, int] = (0, (None, 0), 0)
+    """Wall time, queue and CPU time of the thread when the run began."""
 
     def enter(self) -> None:
         """Begin a run, unless one is under way in this thread."""
@@ -67,11 +67,11 @@ class InlineProfiler:
         if self.sampling is not None:
             with self.lock:
                 self.running = True
-            cpu = self.clock.cpu_ns()
             (self.sampling.resume if self.open[0] else self.sampling.start)()
-            self.begin = self.clock.wall_ns(), cpu, self.clock.queue()
+            # In the order of the end: each of the three then has the same readings in it.
+            self.begin = self.clock.wall_ns(), self.clock.queue(), self.clock.cpu_ns()
             return
-        self.begin = self.clock.wall_ns(), 0, (None, 0)
+        self.begin = self.clock.wall_ns(), (None, 0), 0
         if self.placing is not None:
             self.placing.begin()
 
@@ -85,14 +85,14 @@ class InlineProfiler:
             self.placing.end()
         if self.process != os.getpid():  # the rest of a parent's run, forked in it
             return
-        begin, cpu, queue = self.begin
+        begin, queue, cpu = self.begin
         wall_ns = now - begin
         if self.sampling is None:
             (self.plain if self.placing is None else self.placed).append(wall_ns)
             return
         queue_end = self.clock.queue()
-        self.sampling.pause()
         cpu_ns = self.clock.cpu_ns() - cpu
+        self.sampling.pause()
         queued_ns = others_ns(wall_ns - cpu_ns, queue, queue_end)
         self.sampled.append(wall_ns)
         calls, wall, ran, queued = self.open

@@ -66,6 +66,8 @@ __tracebackhide__ = True
 LOW_BYTE = 0 if sys.byteorder == "little" else 7
 MOST_BYTES, MOST_INPUTS = 1 << 26, 64
 """Values of inputs that a process keeps, and calls that they are of."""
+NOT_COUNTED = -1 << 63
+"""Time in the run queue that the system does not count."""
 OWN = __file__.rpartition("/programs/")[0]
 
 
@@ -348,13 +350,13 @@ class Thread:
             self.note(begin, end, calls)
 
     def queued(self) -> int:
-        """Return ns this thread was ready while others had the processor; −1 if not known."""
+        """Return ns this thread was ready while others had the processor, or NOT_COUNTED."""
         try:
             if self.schedstat < 0:
                 self.schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
             return int(os.pread(self.schedstat, 128, 0).split()[1])
         except (OSError, IndexError, ValueError):
-            return -1
+            return NOT_COUNTED
 
     def __del__(self) -> None:
         if self.schedstat >= 0:
@@ -444,10 +446,14 @@ class Thread:
         """End a call that is noted in detail and keep it."""
         end = now()
         before, notes, waited, begin, queued, cpu = begun
-        queued = -1 if queued < 0 else self.queued() - queued
+        queued_then = self.queued()
         cpu = time.thread_time_ns() - cpu
-        if waited == getrusage(RUSAGE_THREAD).ru_nvcsw and end - begin - cpu > queued >= 0:
+        if NOT_COUNTED in (queued, queued_then):
+            queued = NOT_COUNTED
+        elif waited == getrusage(RUSAGE_THREAD).ru_nvcsw:
             queued = end - begin - cpu  # others had the processor: see ``clock.others_ns``
+        else:
+            queued = queued_then - queued
         self.enter(before)
         calls.root.cost = BASE_NS + MODULE_NS * len(notes) // 4
         if self.pid == self.recorder.pid:

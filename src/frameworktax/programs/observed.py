@@ -23,7 +23,14 @@ from frameworktax.attribution.layers import OUTSIDE, by_place, places, replayed,
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
 from frameworktax.measure import protocol
-from frameworktax.programs.calls import COUNTED, COUNTED_WORDS, DETAILED, Recorder, module_call
+from frameworktax.programs.calls import (
+    COUNTED,
+    COUNTED_WORDS,
+    DETAILED,
+    NOT_COUNTED,
+    Recorder,
+    module_call,
+)
 from frameworktax.programs.document import Kind, Part, Section
 from frameworktax.programs.launch import Ended
 from frameworktax.records import Estimate, Note, Places
@@ -525,7 +532,8 @@ def _sample_run(
         ran_ns, queued_ns = (seen.total() + system) * samples.period_ns, None
         if detailed_ns:
             ran_ns = round(wall_ns * cpu_ns / detailed_ns)
-            queued_ns = round(wall_ns * sum(queued) / detailed_ns) if min(queued) >= 0 else None
+            is_known = NOT_COUNTED not in queued
+            queued_ns = round(wall_ns * sum(queued) / detailed_ns) if is_known else None
         ticks = Ticks(seen, system if samples.sees_kernel else None)
         stretches.append(Stretch(ticks, int(calls), int(wall_ns), ran_ns, queued_ns))
     return SampleRun("perf-event", samples.period_ns, tuple(stretches), median_ns)
@@ -628,7 +636,7 @@ class Detail(NamedTuple):
     """A call that was noted in detail; times in ns.
 
     Attributes:
-        queued_ns: ready while others had the processor, −1 where the system does not say.
+        queued_ns: ready while others had the processor, signed, NOT_COUNTED where not known.
         notes: alternating time and index of the module entered, −1 for one left.
     """
 
