@@ -297,6 +297,19 @@ def test_what_a_thread_does_between_calls_in_a_row_is_in_none(recorder, clock, s
     assert sum(seen.seconds.values()) == pytest.approx(0.2)
 
 
+def test_a_thread_that_calls_no_more_is_sampled_no_more(recorder, clock, seen, made):
+    call(recorder, clock, 4 * MS)
+    recorder.flush()
+    clock.work(2 * MS)
+    assert made[0].on is not None  # in a row of 0.1 s
+    made[0].lost = 3  # of what it does besides
+    recorder.flush()
+    assert made[0].on is None and made[0].seen == []
+    call(recorder, clock, 4 * MS)
+    recorder.flush()
+    assert made[0].begun == 2 and sum(seen.seconds.values()) == pytest.approx(0.008)
+
+
 def test_a_thread_that_may_not_be_sampled_is_asked_once(clock, seen):
     asked = []
 

@@ -416,9 +416,7 @@ class Watch:
                 caller.sampled += 1
                 caller.sampled_ns += wall_ns
                 if caller.sampled_ns >= STRETCH_NS:
-                    caller.sampler.pause()
-                    caller.skip = self._gap(caller.coin, caller.sampled)
-                    caller.sampled = caller.sampled_ns = 0
+                    self._end_row(caller, caller.sampler)
                 records = caller.sampler.take()
                 lost = caller.sampler.newly_lost(records)
                 begin_ns = caller.begin_ns
@@ -431,6 +429,23 @@ class Watch:
         if self.ended:
             self._give_back(caller)
         return found
+
+    def _end_row(self, caller: Caller, sampler: PerfEventSampler) -> None:
+        """Take no samples until the next calls in a row."""
+        sampler.pause()
+        caller.skip = self._gap(caller.coin, caller.sampled)
+        caller.sampled = caller.sampled_ns = 0
+
+    def _rest(self, caller: Caller) -> None:
+        """End the row of a thread that has not called since the last export."""
+        if not caller.sampled or not caller.lock.acquire(blocking=False):
+            return
+        try:
+            if caller.sampled and caller.sampler is not None:
+                self._end_row(caller, caller.sampler)
+                caller.sampler.newly_lost(caller.sampler.take())  # of what it did besides
+        finally:
+            caller.lock.release()
 
     def _give_back(self, caller: Caller) -> None:
         """Close a thread's sampler; if it is in use, the end of that call does it."""
@@ -480,9 +495,11 @@ class Watch:
             with self._joining:
                 callers = list(self._callers)
             for caller in callers:
-                alive = caller.thread.is_alive()
+                alive, read = caller.thread.is_alive(), caller.read
                 try:
                     self._export_calls(caller)
+                    if caller.read == read:
+                        self._rest(caller)
                 except Exception as error:  # noqa: BLE001  # the next reading may work
                     self._fault("ring", error)
                 if not alive:
