@@ -20,9 +20,9 @@ from frameworktax.attribution.threads import TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
-from frameworktax.programs.document import Part, Program, Section
+from frameworktax.programs.document import Kind, Part, Program, Section
 from frameworktax.report import json_document
-from frameworktax.report.blocks import Table
+from frameworktax.report.blocks import Notes, Table
 
 MS = 1_000_000
 
@@ -1041,6 +1041,25 @@ def test_what_a_thread_without_calls_waits_is_no_part_of_its_processor_time():
     )  # fmt: skip
     (found,) = [block for block in program_blocks(program) if isinstance(block, Table)]
     assert found.rows[0][-1].text == "python 100 %"
+
+
+def test_a_module_made_for_each_call_is_few_rows_and_one_note():
+    kinds = tuple(
+        Kind(
+            kind="module", name=f"ReLU #{n}", source="", called_from="", import_name="", calls=1,
+            skipped=0, wall_ns=1000, p50_ns=1000, p90_ns=1000, p99_ns=1000, reason="too short",
+        )
+        for n in range(3000)
+    )  # fmt: skip
+    program = Program(
+        verb="run", command=("a",), status=0, headline="a", wall_ns=9, cpu_ns=None, period_ns=None,
+        sections=(Section(pid=1, tid=1, name="", wall_ns=9, cpu_ns=0, kinds=kinds),),
+    )  # fmt: skip
+    blocks = program_blocks(program)
+    tables = [block for block in blocks if isinstance(block, Table) and block.rows]
+    assert [(len(one.rows), one.folded) for one in tables] == [(10, False), (190, True)]
+    (notes,) = [block for block in blocks if isinstance(block, Notes)]
+    assert [note.who for note in notes.notes] == ["ReLU #0, ReLU #1, ReLU #2 and 2,997 more"]
 
 
 def test_a_program_without_calls_says_so():

@@ -36,6 +36,8 @@ FEW = 50
 BUSIEST = 6
 BUSY = 0.01
 """Share of the program's processor time from which a thread without calls is named."""
+NAMED = 3
+"""Kinds of calls that a note names."""
 SHOWN = 10
 """Rows of a table that a terminal shows without ``--verbose``; a page has the others folded."""
 MOST = 200
@@ -74,11 +76,17 @@ def _notes(program: Program) -> list[Note]:
     for process in program.processes:
         subject = f"process {process.pid}" if several else ""
         notes += [Note(note.code, note.text, subject, "warning") for note in process.notes]
-    for section in program.sections:
-        for kind in section.kinds:
-            notes += [Note(note.code, note.text, kind.name) for note in kind.notes]
-            if kind.reason is not None:
-                notes.append(Note("no-tax", kind.reason, kind.name, "warning"))
+    of_kinds: dict[Note, dict[str, None]] = {}
+    for kind in (kind for section in program.sections for kind in section.kinds):
+        said = [Note(note.code, note.text) for note in kind.notes]
+        if kind.reason is not None:
+            said.append(Note("no-tax", kind.reason, severity="warning"))
+        for note in said:
+            of_kinds.setdefault(note, {})[kind.name] = None
+    for note, names in of_kinds.items():
+        who = ", ".join(list(names)[:NAMED])
+        more = len(names) - NAMED
+        notes.append(replace(note, who=f"{who} and {more:,} more" if more > 0 else who))
     return notes
 
 
@@ -187,7 +195,8 @@ def _calling(sections: Sequence[Section]) -> list[Block]:
         elif number == CALLING:
             found.append(Heading(f"{len(sections) - CALLING} more threads with calls"))
         suffix = f": {_title(section)}" if folded else ""
-        found.append(_calls(section, suffix, folded))
+        calls = _calls(section, suffix, folded)
+        found += [replace(calls, rows=calls.rows[:MOST])] if folded else _parts(calls)
         for kind in section.kinds:
             places = where(kind.layers)
             if places:
@@ -207,9 +216,14 @@ def _title(section: Section) -> str:
 
 
 def _calls(section: Section, suffix: str, folded: bool) -> Table:
+    kinds = [kind for kind in section.kinds if kind.kind in CALLS]
+    rest = 0 if folded else len(kinds) - SHOWN
+    more = (
+        f". {rest:,} more kinds: with --verbose, in a page or in the document" if rest > 0 else ""
+    )
     return listed(
         f"Calls, ms{suffix}",
-        [kind for kind in section.kinds if kind.kind in CALLS],
+        kinds,
         {
             Column("kind"): lambda k: Cell(k.name, note=k.called_from, short=k.name),
             right("calls"): lambda k: f"{k.calls:,}",
@@ -223,7 +237,7 @@ def _calls(section: Section, suffix: str, folded: bool) -> Table:
             ),
         },
         hint="tax: share of the calls' time that is not spent in math kernels; its interval is "
-        "over stretches of consecutive calls of this run, and says nothing of another run",
+        f"over stretches of consecutive calls of this run, and says nothing of another run{more}",
         folded=folded,
     )
 
