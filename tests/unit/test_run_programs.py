@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import mmap
 import os
 import struct
 import sys
@@ -217,6 +218,33 @@ def test_many_calls_fill_chunk_after_chunk(watched):
     (thread,) = read().threads.values()
     assert len(thread.rows) == 2 * calls.CHUNK_WORDS and not len(thread.counted)
     assert (thread.rows[:, 1] - thread.rows[:, 0] == 4 * MS).all()
+
+
+def test_a_thread_for_each_call_takes_a_page_and_many_calls_of_one_large_chunks(watched, tmp_path):
+    torch, clock, read = watched
+    net = timed(torch, clock, 4)
+    for _ in range(3):  # two of them are noted in detail
+        net()
+    (file,) = tmp_path.glob("*.calls")
+    before = file.stat().st_size
+    for _ in range(50):
+        thread = threading.Thread(target=net)
+        thread.start()
+        thread.join()
+    pages = (file.stat().st_size - before) / mmap.PAGESIZE
+    assert 50 <= pages < 75  # another one for a call in detail
+    for _ in range(10_000):
+        net()
+    found = read()
+    assert (
+        len(found.threads) == 51 and sum(len(one.rows) for one in found.threads.values()) == 10_053
+    )
+    words = np.fromfile(file, np.int64)
+    sizes, at = [], 0
+    while at < len(words):
+        sizes.append(int(words[at]))
+        at += sizes[-1]
+    assert max(sizes) == calls.CHUNK_WORDS
 
 
 @pytest.mark.parametrize("watched", ["own", "replaced"], indirect=True)

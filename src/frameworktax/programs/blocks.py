@@ -71,7 +71,10 @@ def program_blocks(program: Program) -> list[Block]:
 
 
 def _notes(program: Program) -> list[Note]:
-    notes = [Note(note.code, note.text) for note in program.notes]
+    notes = [
+        Note(note.code, note.text, "", "warning" if note.code == "calls-not-noted" else "info")
+        for note in program.notes
+    ]
     several = len(program.processes) > 1
     for process in program.processes:
         subject = f"process {process.pid}" if several else ""

@@ -54,6 +54,7 @@ STRETCH, MOST_COUNTED = 8, 128
 """Calls with rows in a stretch, and calls after it that are counted only, at most on average: how
 many are left is one byte."""
 CHUNK_WORDS = 1 << 13
+"""The most of a chunk. A thread's first one is a page: a server may start one for each request."""
 MOST_WORDS = 1 << 26
 """Of one process; further calls are not noted, and the file says so."""
 LIGHT, DETAILED, COUNTED = 1, 2, 3
@@ -120,7 +121,7 @@ class Recorder:
         Where the file has none it is in memory, and what is noted there is lost.
         """
         page = mmap.PAGESIZE // 8
-        words = -(-max(words, CHUNK_WORDS) // page) * page
+        words = -(-words // page) * page
         room: Any
         with self.lock:
             offset = 8 * self.words
@@ -366,7 +367,8 @@ class Thread:
         """Return where so many further words of a kind go."""
         found, at = self.rooms.get(kind) or (memoryview(b""), 0)
         if at + words > len(found):
-            found, at = self.recorder.chunk(kind, HEAD + words), HEAD
+            larger = min(2 * len(found), CHUNK_WORDS)
+            found, at = self.recorder.chunk(kind, max(HEAD + words, larger)), HEAD
         self.rooms[kind] = found, at + words
         return found, at
 
