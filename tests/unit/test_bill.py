@@ -222,11 +222,18 @@ def test_a_line_of_all_samples_or_none_is_no_certainty(share, stretches):
     )
 
 
-def test_the_share_of_processes_that_saw_kernels_alone_is_no_certainty():
-    attributions, timed = two_states([1000] * 3, [2_000_000] * 3, processes=3)
-    found = bill.from_samples(LATENCY, attributions, timed).share
+@pytest.mark.parametrize("kernels", [0, 1000])
+def test_processes_that_saw_kernels_alone_or_none_are_no_certainty(kernels):
+    """Though their latencies differ, and the little time for which they wait."""
+    attributions, timed = two_states([kernels] * 3, [1_941_000, 2_020_000, 2_203_000], processes=3)
+    attributions = [replace(a, off_cpu_ns=a.wall_ns // 10**6 * a.process) for a in attributions]
+    found = bill.from_samples(LATENCY, attributions, timed)
     half = 3 / sum(sum(s.values()) for a in attributions for s in a.samples)
-    assert (found.value, found.low, found.high) == pytest.approx((0, -half, half))
+    share = found.share if kernels else estimates.one_minus(found.share)
+    assert (share.value, share.low, share.high) == pytest.approx((0, -half, half), abs=2e-6)
+    time = found.tax if kernels else found.kernel
+    ends = (time.low / LATENCY.value, time.high / LATENCY.value)
+    assert ends == pytest.approx((-half, half), abs=2e-6)
 
 
 def test_one_stretch_gives_a_binomial_interval_and_says_so():

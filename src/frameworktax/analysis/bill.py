@@ -189,7 +189,7 @@ class SampledBill(Bill):
             kernels = self._parts([one.of("kernel") for one in self.processes])
             taxes = [one.level - part for one, part in zip(self.processes, kernels, strict=True)]
             kernel, tax = (
-                scaled(_around(value, parts, share.method), latency.value)
+                scaled(self._over_processes(value, parts, share.method), latency.value)
                 for value, parts in ((share.value, kernels), (1 - share.value, taxes))
             )
         less_ns, more_ns = (part * latency.value for part in self._open)
@@ -283,9 +283,10 @@ class SampledBill(Bill):
 
         The value is the mean of their time in a call of each process over the mean of the
         latencies; the interval Student's t over the processes' residuals (a ratio estimator,
-        linearised). Where there are none, as of a line that has all samples, it reaches 3 / samples
-        to each side. Samples of one process alone give an interval over its stretches, which leaves
-        out the spread between processes, and one count that of a binomial; the method says which.
+        linearised), and 3 / samples to each side at least: of a line that has all samples or none,
+        residuals are next to nothing. Samples of one process alone give an interval over its
+        stretches, which leaves out the spread between processes, and one count that of a binomial;
+        the method says which.
 
         Args:
             counts: of each process, by stretch or all of its stretches together.
@@ -296,15 +297,18 @@ class SampledBill(Bill):
             value = fmean(parts)
             each = zip(self.processes, parts, strict=True)
             residuals = [part - value * one.level for one, part in each]
-            found = _around(value, residuals, method)
-            if found.high > found.low:
-                return found
-            margin = RULE_OF_THREE / sum(sum(one.totals) for one in self.processes)
-            return _reaching(found, margin, margin)
+            return self._over_processes(value, residuals, method)
         (one,) = self.processes
         totals = one.totals if len(counts[0]) > 1 else [sum(one.totals)]
         share = share_interval(counts[0], totals, f"{method}{ONE_PROCESS}")
         return scaled(share, 1 - one.wait) if one.wait else share
+
+    def _over_processes(self, value: float, residuals: Sequence[float], method: str) -> Estimate:
+        """Return a part of the mean latency with Student's t, 3 / samples to each side at least."""
+        found = _around(value, residuals, method)
+        margin = RULE_OF_THREE / sum(sum(one.totals) for one in self.processes)
+        wider = max(0.0, margin - (found.high - found.low) / 2)
+        return _reaching(found, wider, wider)
 
     def _spent(self, counts: Callable[[Attribution], Iterable[tuple[K, int]]]) -> dict[K, float]:
         """Return what each key of some counts of samples takes, ns in a call."""
