@@ -236,6 +236,24 @@ def test_processes_that_saw_kernels_alone_or_none_are_no_certainty(kernels):
     assert ends == pytest.approx((-half, half), abs=2e-6)
 
 
+def test_samples_in_the_operating_system_below_zero_are_no_error():
+    """They are CPU time less the samples seen, where only those in user mode are allowed."""
+    found = bill.from_samples(LATENCY, [cpu({"kernel": 60, "system": -1}, {"kernel": 61})])
+    assert found.share.value == pytest.approx(-1 / 120)
+    assert found.share.low == pytest.approx(1 - 121 / 120 - 12.7062 * (1 / 59) / 2)
+    assert found.memory.high == pytest.approx(-1 / 120 + 12.7062 * (1 / 59) / 2)
+    one = estimates.share_interval([-1], [120], "m")
+    assert (one.low, one.high) == pytest.approx((-4 / 120, 2 / 120))
+    assert sum(found.lines.values()) == pytest.approx(LATENCY.value)
+
+
+def test_a_process_whose_samples_come_to_nothing_has_no_share():
+    none = cpu({"python": 1, "system": -1})
+    assert bill.from_samples(LATENCY, [none]) is None
+    other = replace(cpu({"kernel": 50, "python": 50}), process=1)
+    assert bill.from_samples(LATENCY, [none, other]).share.value == 0.5
+
+
 def test_one_stretch_gives_a_binomial_interval_and_says_so():
     found = estimates.share_interval([50], [100], "m")
     assert found.method == "m, binomial"

@@ -333,13 +333,15 @@ def _sampled(
                 own, samples = of_process.setdefault(a.process, ([], []))
                 own.append(a)
                 samples += stretches
+    # Those in the operating system can be below zero: of few samples nothing is left then.
+    of_process = {p: own for p, own in of_process.items() if sum(map(_total, own[1])) > 0}
     levels = {p: timed_ns[p][0] for p in of_process if p in timed_ns}
     mean = fmean(levels.values()) if len(levels) == len(of_process) > 0 else None
     return [
         _Sampled(
             attributions=own,
             stretches=samples,
-            totals=[sum(s.values()) for s in samples],
+            totals=[_total(s) for s in samples],
             wait=_wait(own),
             level=levels[p] / mean if mean else 1.0,
             is_timed=bool(mean),
@@ -347,6 +349,10 @@ def _sampled(
         )
         for p, (own, samples) in sorted(of_process.items())
     ]
+
+
+def _total(stretch: Mapping[str, int]) -> int:
+    return sum(stretch.values())
 
 
 def _own_ns(attributions: Iterable[Attribution]) -> int:

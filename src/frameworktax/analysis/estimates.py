@@ -101,12 +101,13 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
     Counts of few stretches can be alike by chance: no interval is narrower than the standard error
     of a binomial to each side. One stretch alone gives the interval of a binomial, which leaves out
     whatever varies between stretches, and says so in the method. Where all samples or none are of
-    the bucket, the interval reaches 3 / samples to each side (rule of three).
+    the bucket, the interval reaches 3 / samples to each side (rule of three). So it does beyond:
+    samples in the operating system can be a difference of two counts, which is below zero at times.
     """
     count = sum(totals)
     value = sum(parts) / count
-    half = NORMAL_95 * (error := math.sqrt(value * (1 - value) / count))
-    found = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t], method)
+    half = NORMAL_95 * (error := math.sqrt(max(0.0, value * (1 - value)) / count))
+    found = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t > 0], method)
     if found is not None:
         half = max(error, (found.high - found.low) / 2)
     else:
