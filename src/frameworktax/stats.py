@@ -217,11 +217,12 @@ def simultaneous(ratios: Sequence[Estimate]) -> list[Estimate]:
 
 
 def _pooled(variances: Sequence[float], degrees: Sequence[float]) -> float:
-    """Return the variance that sample variances have in common, by the mean of their logarithms."""
-    if min(variances) == 0:
-        return 0.0
-    logs = (math.log(v) - log_bias(df) for v, df in zip(variances, degrees, strict=True))
-    return math.exp(fmean(logs))
+    """Return the variance that sample variances have in common, by the mean of their logarithms.
+
+    One of zero is of equal values, as a clock of few digits makes them, and says nothing of it.
+    """
+    logs = [math.log(v) - log_bias(df) for v, df in zip(variances, degrees, strict=True) if v > 0]
+    return math.exp(fmean(logs)) if logs else 0.0
 
 
 @cache

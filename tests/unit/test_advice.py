@@ -223,6 +223,12 @@ def test_intervals_that_hold_together_pool_the_spread_between_processes():
     pooled = math.sqrt(0.1 * 0.02 * math.exp(0.5772156649))
     assert math.log(narrow.high / narrow.value) == pytest.approx(quantile * pooled / math.sqrt(3))
     assert math.log(narrow.value / narrow.low) == pytest.approx(quantile * pooled / math.sqrt(3))
+    # Equal values say nothing of the spread of the others, and their own is the pooled one.
+    *both, equal = simultaneous([one, other, ratio(0.4, 0.4, 0.4)])
+    quantile = t_quantile(1 - 0.05 / 3, 3)
+    halves = [math.log(found.high / found.value) for found in (*both, equal)]
+    expected = [quantile * sd / math.sqrt(3) for sd in (0.1, pooled, pooled)]
+    assert halves == pytest.approx(expected)
     assert simultaneous([one]) == [one] and simultaneous([]) == []
 
 
