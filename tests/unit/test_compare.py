@@ -14,6 +14,7 @@ from frameworktax import api, comparing
 from frameworktax.analysis.compare import contrasts
 from frameworktax.analysis.compare.comparison import compare
 from frameworktax.analysis.document import build
+from frameworktax.analysis.estimates import share_interval
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.host import cache
 from frameworktax.records import Block, Estimate, Note, Run
@@ -186,6 +187,14 @@ def test_a_share_around_zero_gives_no_ratio():
     (change,) = compare(around, around, metric="tax", gate=0.05).points
     assert (change.verdict, change.gate, change.ratio) == ("cannot tell", "undecided", None)
     assert "no interval" in change.reason
+
+
+def test_a_share_of_one_stretch_is_as_uncertain_as_its_binomial():
+    m = OLD.measurements[0]
+    one = replace(OLD, measurements=(replace(m, tax_share=share_interval([34], [67], "m")),))
+    (change,) = compare(one, one, metric="tax").points
+    error = math.sqrt(33 / 67 / 34)  # of the log of a share, on each side
+    assert math.log(change.ratio.high) > 1.96 * math.hypot(error, error)
 
 
 def gpu(launches, session=made.OLD, kernel=300_000):

@@ -28,6 +28,7 @@ from frameworktax.records import Estimate, Measurement, device_of
 from frameworktax.stats import (
     CONFIDENCE,
     MIN_PROCESSES,
+    NORMAL_95,
     by_process,
     log_bias,
     log_ratios,
@@ -564,7 +565,9 @@ def _share(m: Measurement, metric: str) -> tuple[float, float, float] | None:
 
 
 def _log_variance(value: float, half: float, estimate: Estimate) -> tuple[float, float]:
-    degrees = max(1, estimate.n - 1)  # a binomial interval has n = 1 and the widest quantile
+    if estimate.n < 2:  # a binomial's; what varies between stretches is not in it: least freedom
+        return (half / NORMAL_95 / value) ** 2, 1.0
+    degrees = estimate.n - 1
     return (half / t_quantile(estimate.confidence, degrees) / value) ** 2, float(degrees)
 
 
