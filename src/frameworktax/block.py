@@ -24,11 +24,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from frameworktax.analysis.bill import LEAST, from_samples
-from frameworktax.analysis.estimates import exactly
+from frameworktax.analysis.estimates import exactly, shifted
 from frameworktax.analysis.places import layers
 from frameworktax.analysis.where import where
 from frameworktax.attribution.buckets import itemise
@@ -328,6 +329,9 @@ def _latency(plain: Sequence[int], sampled: Sequence[int]) -> Estimate | None:
         return None
     if len(values) == 1:
         return exactly(float(values[0]), "one run")
-    size = -(-len(values) // BATCHES)
-    means = [fmean(values[i : i + size]) for i in range(0, len(values), size)]
-    return mean_interval(means, "mean of runs in place")
+    batches = min(BATCHES, len(values))
+    ends = [len(values) * number // batches for number in range(batches + 1)]
+    means = [fmean(values[begin:end]) for begin, end in pairwise(ends)]
+    found = mean_interval(means, "mean of runs in place")
+    # some batches have one run more than others
+    return found and shifted(found, fmean(values) - found.value)

@@ -227,6 +227,20 @@ def test_without_a_sampler_the_tax_is_missing_and_says_why(clock):
     assert str(found).endswith("not allowed here; allow it")
 
 
+@pytest.mark.parametrize("runs", [19, 20, 21, 41, 59])
+def test_the_latency_is_the_mean_of_all_runs(clock, runs):
+    def refused():
+        raise OSError(1, "not allowed here")
+
+    block = Block("step", clock=clock, sampler=refused)
+    for run in range(runs):
+        with block:
+            clock.work(MS if run < runs - 1 else 10 * MS)
+    found = block.result()
+    assert found.latency.value * runs == pytest.approx(found.wall_ns)
+    assert found.latency.n == min(20, runs)
+
+
 def test_a_block_that_never_ran_says_so(block):
     assert str(block) == "step: never run"
 
