@@ -152,6 +152,22 @@ def test_where_every_step_is_slower_none_is_called_faster(monkeypatch):
     assert "1.00 ms" in said and "×" not in said
 
 
+def test_a_step_whose_interval_reaches_one_is_not_called_faster(found):
+    def with_ratio(one, value, half):
+        ratio = replace(one.total.ratio, value=value, low=value - half, high=value + half)
+        return replace(one, total=replace(one.total, ratio=ratio))
+
+    first, *others = found.steps
+    noisy = [with_ratio(s, 0.7, 0.4) if s.total and s.total.ratio else s for s in others]
+    ablation = replace(found, steps=(first, *noisy))
+    assert "×" not in blocks.headline(ablation)
+    at = next(i for i, s in enumerate(noisy) if s.rung.name == found.best.rung.name)
+    noisy[at] = with_ratio(noisy[at], 0.9, 0.05)
+    ablation = replace(found, steps=(first, *noisy))
+    assert ablation.best is noisy[at]
+    assert "1.11 × (1.05 to 1.18)" in blocks.headline(ablation)
+
+
 def test_no_common_rounds_is_no_number(found):
     m = found.base.measured
     apart = effect("base", m, m, None)

@@ -135,8 +135,8 @@ def headline(ablation: Ablation) -> str:
     if best is None or best.total is None or best.total.ratio is None:
         return f"{found}; no step could be compared with it"
     ratio = best.total.ratio
-    if ratio.value >= 1:
-        return f"{found}; no step is faster"
+    if ratio.high >= 1:
+        return f"{found}; no step is proven faster"
     gain = factor(inverse(ratio))
     largest = _largest(ablation)
     step = f"; the largest single step is {largest.rung.title}" if largest else ""

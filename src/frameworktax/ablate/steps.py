@@ -102,10 +102,13 @@ class Ablation:
 
     @property
     def best(self) -> Step | None:
-        """The fastest step on one thread whose outputs are proven equal; None where none is."""
+        """The fastest step on one thread whose outputs are proven equal; None where none is.
+
+        Where any is proven faster than the base, it is one of those.
+        """
         threads = self.base.rung.point.threads
         proven = [
-            (step.total.ratio.value, number)
+            (step.total.ratio.high >= 1, step.total.ratio.value, number)
             for number, step in enumerate(self.steps[1:], 1)
             if step.total is not None
             and step.total.ratio is not None
@@ -113,7 +116,7 @@ class Ablation:
             and (m := step.measured) is not None
             and (m.runtime == "eager" or (m.parity and m.parity.within_tolerance))
         ]
-        return self.steps[min(proven)[1]] if proven else None
+        return self.steps[min(proven)[-1]] if proven else None
 
 
 def build(records: Sequence[Record]) -> Ablation:
