@@ -10,6 +10,8 @@ them one from a common round. Truth is of the session: what the processes of the
 speed that the host had in its rounds; with one process it is that process's own. Beside the
 coverage stands the mean width over that of an oracle: it knows how far the estimate is off at large
 (the standard deviation of its error over all sessions), and has the same degrees of freedom.
+Last, latencies of three processes on a constant host that are measured until ``schedule`` says that
+all runtimes at a batch size are done: rounds end when intervals happen to be narrow.
 Written to benchmarks/results/intervals.json.
 """
 
@@ -31,8 +33,9 @@ import numpy as np
 from frameworktax import host as this_host
 from frameworktax.analysis.bill import from_samples
 from frameworktax.analysis.curves import free_batch, free_batch_interval
+from frameworktax.measure import schedule
 from frameworktax.records import Attribution, Block, Estimate
-from frameworktax.stats import process_interval, ratio_interval, t_quantile
+from frameworktax.stats import UNTIL, process_interval, ratio_interval, t_quantile
 from frameworktax.store.columns import Batch, Blocks, Part
 
 RESULT = Path(__file__).with_name("results") / "intervals.json"
@@ -57,6 +60,9 @@ OVERHEAD, KERNEL = 9.0, 1.0
 """L(n) = overhead + kernel · n: free up to 1 + 0.1 · 10 / 1 = 2."""
 BATCHES = (1, 2, 4)
 TARGET, WIDEST = (0.93, 0.97), 1.3
+STOPPED_PROCESSES, RUNTIMES, NOISE_SDS = 3, (1, 3), (BLOCK_SD, 0.05, 0.1)
+ALIKE_SD = 0.005
+"""Between processes, where rounds end by the half-width and not since more would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +233,36 @@ def simulate(
     return rows
 
 
+def stopped(runtimes: int, block_sd: float, sessions: int) -> dict[str, Any]:
+    """Return the coverage of latencies in sessions that end as measuring does."""
+    rng = np.random.default_rng([SEED, runtimes, round(1000 * block_sd)])
+    covered, rounds = [], []
+    for _ in range(sessions):
+        levels = rng.normal(1, ALIKE_SD, (runtimes, STOPPED_PROCESSES))
+        points: list[list[list[float]]] = [[[] for _ in own] for own in levels]
+        while True:
+            for point, own in zip(points, levels, strict=True):
+                for blocks, level in zip(point, own, strict=True):
+                    blocks.append(float(level * np.exp(rng.normal(0, block_sd))))
+            count = len(points[0][0])
+            if count >= schedule.FIRST_ROUNDS and (
+                schedule.processes_differ(points)
+                or all(schedule.has_converged(point, UNTIL) for point in points)
+            ):
+                break
+        rounds.append(count)
+        for point in points:
+            found = process_interval(point)
+            covered.append(found is not None and found.low <= 1 <= found.high)
+    return {
+        "processes": STOPPED_PROCESSES,
+        "runtimes": runtimes,
+        "block_sd": block_sd,
+        "coverage": round(fmean(covered), 4),
+        "rounds": round(fmean(rounds), 1),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--sessions", type=int, default=2000)
@@ -240,6 +276,9 @@ def main() -> None:
                 f"{row['width_over_oracle']:.2f} {'' if row['met'] else 'MISSED'}",
                 flush=True,
             )
+    ended = [stopped(n, sd, given.sessions) for n, sd in product(RUNTIMES, NOISE_SDS)]
+    for row in ended:
+        print(f"stopped, {row['runtimes']} runtimes, {row['block_sd']}: {row['coverage']:.3f}")
     document = {
         "seed": SEED,
         "sessions": given.sessions,
@@ -249,6 +288,7 @@ def main() -> None:
         "met": sum(row["met"] for row in rows),
         "of": len(rows),
         "rows": rows,
+        "stopped": ended,
     }
     RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
