@@ -96,6 +96,27 @@ def test_a_host_ahead_of_a_saturated_device(tmp_path):
     assert run.trace["tax_share"]["low"] < 0.01 < run.trace["tax_share"]["high"]
 
 
+def test_a_host_is_not_ahead_in_a_step_that_goes_on_after_its_kernels(tmp_path):
+    _, *rest = decode(8_370 * US)
+    longer = cases.event("user_annotation", "ProfilerStep#1", 0, 25_000 * US)
+    run = cases.explained(tmp_path, longer, *rest)
+    assert run.trace["bill_ns"]["remainder"] == 5_930 * US  # a faster host would shorten it
+    assert run.trace["steps"][0]["host_ahead_ns"] is None
+    assert run.trace["regime"] is None
+
+
+def test_a_host_that_is_ahead_in_one_step_of_two_is_not_said_to_be(tmp_path):
+    late = (
+        cases.event("user_annotation", "ProfilerStep#2", 19_100 * US, 99_100 * US),
+        cases.launch(60_000 * US, 60_010 * US, 3),
+        cases.kernel(60_020 * US, 60_500 * US, 3),
+    )
+    run = cases.explained(tmp_path, *decode(8_370 * US, *late))
+    assert [step["host_ahead_ns"] for step in run.trace["steps"]] == [7_690 * US, None]
+    assert "ahead" not in run.headline
+    assert run.trace["regime"] == "framework-bound"
+
+
 def test_the_same_step_of_an_idle_device_is_as_it_was(tmp_path):
     run = cases.explained(tmp_path, *decode(536 * US))
     (step,) = run.trace["steps"]

@@ -117,12 +117,12 @@ def _headline(trace: dict[str, Any], name: str) -> str:
         said = [f"one stretch of {duration(wall)}, no steps"]
     if idle is not None:
         said.append(f"a device is busy {100 * _part(trace['busy_ns'], wall):.1f} % of it")
-    ahead = [s["host_ahead_ns"] for s in steps if s["host_ahead_ns"] is not None]
+    ahead = [s["host_ahead_ns"] for s in steps]
     if trace["regime"]:
         said.append(str(trace["regime"]))
     elif trace["no_regime"] in NO_REGIME:
         said.append(f"no regime, {NO_REGIME[trace['no_regime']]}")
-    if ahead:
+    if None not in ahead:
         said.append(f"the host is {duration(min(ahead))} ahead: a faster host gains nothing")
     elif idle is None:
         work = percent(_part(trace["bill_ns"].get("operators", 0), wall))
@@ -248,10 +248,9 @@ def _regime(
     work may have run, besides the line ``unknown``. Where the host was ahead in all steps, the
     regime is of the device's span.
     """
-    own = [(step, lead) for step, lead in zip(steps, ahead, strict=True) if len(step)]
-    if own and all(lead is not None for _, lead in own):
-        start = np.concatenate([step.device_start_ns for step, _ in own])
-        end = np.concatenate([step.device_end_ns for step, _ in own])
+    if None not in ahead:
+        start = np.concatenate([step.device_start_ns for step in steps])
+        end = np.concatenate([step.device_end_ns for step in steps])
         span = int(end.max() - start.min())
         return gpu_regime(exactly(_part(intervals.union_ns(start, end), span), RECORDED)), None
     wall, startup_ns, unknown = int(row.sum()), _sum(row, "startup"), _sum(row, "unknown")
@@ -286,8 +285,11 @@ def _host_ahead_ns(timeline: Timeline, step: Step) -> int | None:
 
     The least time from a launch's return to the start of its work, where that is far beyond the
     usual launch latency: the device never waited for the host, and a faster host gains nothing.
+    It waits where the step goes on after the end of its work.
     """
     if not len(step) or not (step.launch_start_ns >= 0).all():
+        return None
+    if step.end_ns - int(step.device_end_ns.max()) > timeline.late_ns:
         return None
     least = int((step.device_start_ns - step.launch_end_ns).min())
     return least if least > timeline.late_ns else None
