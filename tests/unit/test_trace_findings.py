@@ -84,6 +84,14 @@ def test_without_a_device_the_annotation_that_takes_the_most_time(tmp_path):
     assert names(run) == ["forward 0", "forward 1", "forward 2"]
 
 
+def test_what_a_compiler_marks_is_no_step(tmp_path):
+    name = "pass.post_grad_passes.pass_pattern_{}_data: compile_id=0/0"  # as torch 2.13 writes it
+    passes = [mark(name.format(n), n * 1_000, n * 1_000 + 900) for n in range(3)]
+    own = [mark(f"forward {n}", 5_000 + n * 100, 5_050 + n * 100) for n in range(2)]
+    assert names(explained(tmp_path, *passes, *own)) == ["forward 0", "forward 1"]
+    assert not explained(tmp_path, *passes).trace["marked"]
+
+
 def start_up(*calls):
     """Return a step of 100 ms with these calls in it, 1 ms of kernels, and launches."""
     return [

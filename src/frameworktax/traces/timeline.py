@@ -39,7 +39,9 @@ WHOLE = "whole trace"
 STEP_NAME = re.compile(r"^(?:step|iter|iteration)[\W_]{0,2}\d+\b", re.IGNORECASE)
 """``step 3``, ``iteration 12``"""
 WARM_UP = re.compile(r"warm[\W_]?up", re.IGNORECASE)
-AUTOMATIC = ("enumerate(DataLoader)", "Optimizer.", "nccl:", "gloo:", "## Call CompiledFxGraph")
+AUTOMATIC = re.compile(
+    r"^(?:enumerate\(DataLoader\)|Optimizer\.|nccl:|gloo:|## Call CompiledFxGraph)|compile_id="
+)
 """Annotations that torch makes by itself; they repeat, and none is a step."""
 LISTED = 8
 """Annotations that an error or a note names."""
@@ -129,7 +131,7 @@ def _repeated(marks: Events, launched_ns: Ns) -> Events:
     """
     kinds, found = _kinds(marks), []
     for kind, chosen in kinds.items():
-        if len(chosen) < 2 or kind.startswith(AUTOMATIC):
+        if len(chosen) < 2 or AUTOMATIC.search(kind):
             continue
         own, _ = _apart(chosen)
         first, last = (np.searchsorted(launched_ns, at) for at in (own.start_ns, own.end_ns))
