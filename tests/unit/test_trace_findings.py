@@ -211,6 +211,21 @@ def test_linear_layers_on_a_cpu_are_not_called_framework_bound(tmp_path):
     assert 2_000 / 1_902 in gains  # of everything around the operators
 
 
+def test_guards_of_a_compiled_function_compute_nothing(tmp_path):
+    run = explained(
+        tmp_path,
+        mark("step 0", 0, 1_000),
+        cases.event("cpu_op", "TorchDynamo Cache Lookup", 0, 300),
+        cases.event("cpu_op", "Pregraph bytecode", 300, 310),
+        cases.event("cpu_op", "Torch-Compiled Region: 0/0", 310, 1_000),
+        cases.event("cpu_op", "AOTDispatcher Runtime Wrapper Prologue", 320, 330),
+        cases.event("cpu_op", "## Call CompiledFxGraph f ##", 330, 1_000),
+        cases.event("cpu_op", "aten::addmm", 340, 990),
+    )
+    assert run.trace["bill_ns"] == {"operators": 650, "framework": 350}
+    assert 1_000 / 650 in {a.gain.value for a in run.advice}
+
+
 def test_the_recorded_step_of_bert_small():
     run = explain(DATA / "h100-bert-small-step.json").run
     assert run.trace["regime"] == "framework-bound"

@@ -20,7 +20,7 @@ At each moment, the first of these that holds:
 Without a device the operators hold kernels and their dispatch alike: ``operators`` is the own time
 of operators that compute (also any time of an operator on another thread, while that of the step
 does nothing that was recorded), ``framework`` the own time of the others. Those are operators that
-only make views or allocate (``METADATA``), and those of a name that spends most of its time in
+compute nothing (``METADATA``), and those of a name that spends most of its time in
 operators inside it: they choose what computes.
 
 Causes of idle time are sums of lines: dependency is ``device_gap``, synchronise is ``wait``, host
@@ -73,9 +73,13 @@ _COMPUTING_NOTHING = (
     "swapaxes t tensor_split to _to_copy transpose unbind unflatten unfold unsafe_chunk "
     "unsafe_split unsqueeze view view_as _reshape_alias _unsafe_view new_empty numpy_T"
 )
-METADATA = frozenset(f"aten::{name}" for name in _COMPUTING_NOTHING.split())
-"""Operators that compute nothing: views, and memory without content. What a copy inside them takes
-is that copy's own time."""
+METADATA = frozenset(f"aten::{name}" for name in _COMPUTING_NOTHING.split()) | {
+    "TorchDynamo Cache Lookup",
+    "Pregraph bytecode",
+    "AOTDispatcher Runtime Wrapper Prologue",
+}
+"""Operators that compute nothing: views, memory without content, and what a compiled function does
+before its graph. What a copy inside them takes is that copy's own time."""
 SLOWED_BY_OPERATORS = 2.0
 SLOWED_BY_FRAMES = 4.0
 """How much slower the host may be while operators, or Python frames, are recorded: pytorch#82793
