@@ -102,6 +102,22 @@ def start_up(*calls):
     ]
 
 
+def test_a_compilation_on_a_cpu_is_start_up_and_no_operator(tmp_path):
+    compiled = "_compile.compile_inner (dynamo_timed)"
+    run = explained(
+        tmp_path,
+        mark("step 0", 0, 100 * MS),
+        cases.event("cpu_op", compiled, 0, 90 * MS),
+        cases.event("cpu_op", "aten::mm", 10 * MS, 15 * MS),  # of the compiler
+        cases.event("cpu_op", "aten::addmm", 92 * MS, 98 * MS),
+    )
+    assert run.trace["bill_ns"] == {"startup": 90 * MS, "operators": 6 * MS, "remainder": 4 * MS}
+    assert [(o["name"], o["self_ns"]) for o in run.trace["operators"]] == [("aten::addmm", 6 * MS)]
+    assert [s["name"] for s in run.trace["startup"]] == [compiled]
+    assert [a.gain.value for a in run.advice] == [10.0]
+    assert "addmm" not in run.headline
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "ns"),
     [

@@ -34,7 +34,12 @@ def advise(
     timeline: Timeline, trace: Mapping[str, Any], steps: Sequence[Step]
 ) -> tuple[Advice, ...]:
     """Return what to do about a trace, the largest gain first; every gain is an upper bound."""
-    found = _on_device(timeline, trace, steps) if len(timeline.work) else _on_cpu(timeline, trace)
+    if (first := _start_up(trace)) is not None:
+        found = iter([first])  # what else the steps show is not what they do when warm
+    elif len(timeline.work):
+        found = _on_device(timeline, trace, steps)
+    else:
+        found = _on_cpu(timeline, trace)
     return ranked(advice for advice in found if advice.gain.value >= WORTH)
 
 
@@ -43,25 +48,33 @@ def _bound(action: str, evidence: str, before: float, after: float) -> Advice:
     return Advice(action=action, evidence=evidence, gain=exactly(gain, METHOD), kind="bound")
 
 
+def _start_up(trace: Mapping[str, Any]) -> Advice | None:
+    """Return the advice to be warm first, where start-up calls are a large part of the steps."""
+    wall, begun = trace["wall_ns"], trace["bill_ns"].get("startup", 0)
+    inside = [call for call in trace["startup"] if call["in_steps_ns"]]
+    if begun < PART * wall or not inside:
+        return None
+    first = max(inside, key=lambda call: call["in_steps_ns"])
+    said, more = "start-up calls take", ""
+    if trace["idle_ns"] is not None:
+        said = "in start-up calls devices are idle for"
+        share = percent(trace["busy_ns"] / (wall - begun or 1))
+        more = f"; without such calls a device is busy {share} of the rest"
+    return _bound(
+        f"{REMEDY[first['kind']]}: {said} {duration(begun)} of {duration(wall)}",
+        f"{first['name']} takes {duration(first['in_steps_ns'])} inside steps{more}. A warm "
+        "process does not repeat them; where every step does, memory is given back between "
+        "steps (torch.cuda.empty_cache) or shapes change",
+        wall,
+        wall - begun,
+    )
+
+
 def _on_device(
     timeline: Timeline, trace: Mapping[str, Any], steps: Sequence[Step]
 ) -> Iterator[Advice]:
     wall, bill = trace["wall_ns"], trace["bill_ns"]
     busy, begun = trace["busy_ns"], bill.get("startup", 0)
-    inside = [call for call in trace["startup"] if call["in_steps_ns"]]
-    if begun >= PART * wall and inside:
-        first = max(inside, key=lambda call: call["in_steps_ns"])
-        yield _bound(
-            f"{REMEDY[first['kind']]}: devices are idle for {duration(begun)} of "
-            f"{duration(wall)} in start-up calls",
-            f"{first['name']} takes {duration(first['in_steps_ns'])} inside steps; without such "
-            f"calls a device is busy {percent(busy / (wall - begun or 1))} of the rest. A warm "
-            "process does not repeat them; where every step does, memory is given back between "
-            "steps (torch.cuda.empty_cache) or shapes change",
-            wall,
-            wall - begun,
-        )
-        return  # what else the steps show is not what they do when warm
     if trace["no_regime"] == "work-before-recording":
         return
     if (advice := _graphs(trace, steps)) is not None:

@@ -128,7 +128,10 @@ def _headline(trace: dict[str, Any], name: str) -> str:
         work = percent(_part(trace["bill_ns"].get("operators", 0), wall))
         said.append(f"operators that compute take {work}, their dispatch included")
         first = next((one for one in trace["operators"] if not one["tax_ns"]), None)
-        if first is not None:
+        begun = trace["bill_ns"].get("startup", 0)
+        if begun > trace["bill_ns"].get("operators", 0):
+            said.append(f"start-up calls take {percent(_part(begun, wall))}")
+        elif first is not None:
             share = percent(_part(first["self_ns"], wall))
             said.append(f"above all {first['name'][:120]}, {share}")
     else:

@@ -53,6 +53,8 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
         counted = (events.category == OPERATOR) & (timeline.windows.of(events.start_ns) >= 0)
         if has_device:
             counted &= thread.operator == np.arange(len(events))
+        else:
+            counted &= thread.startup < 0  # a compiler's own are on its line of the bill
         name = events.name[counted]
         calls.update(name.tolist())
         host.update(_totals(name, (events.end_ns - events.start_ns)[counted]))
