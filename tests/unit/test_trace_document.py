@@ -68,6 +68,14 @@ def test_operators_are_ranked_by_tax_and_not_by_time(tmp_path):
     ]
 
 
+def test_time_of_several_threads_is_no_share_of_the_wall(tmp_path):
+    pool = (cases.event("cpu_op", "aten::mm", 0, 900, tid=tid) for tid in (100, 300, 301))
+    run = explained(tmp_path, cases.event("user_annotation", "ProfilerStep#1", 0, 1_000), *pool)
+    assert run.trace["bill_ns"] == {"operators": 900, "remainder": 100}
+    assert run.trace["operators"][0]["self_ns"] == 2_700
+    assert "270 %" not in run.headline
+
+
 def test_the_line_of_python_that_starves_the_device_most(tmp_path):
     run = explained(tmp_path, *cases.one_step())
     assert run.trace["starved_by"]["python"] == [{"name": "model.py(7): forward", "ns": 3_900}]

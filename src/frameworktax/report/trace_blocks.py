@@ -141,6 +141,8 @@ def _starved_by(trace: Mapping[str, Any]) -> list[Table]:
 def _operators(trace: Mapping[str, Any]) -> Table:
     found = trace["operators"][:LEADERS]
     if trace["idle_ns"] is None:
+        most = trace["bill_ns"].get("operators", 0)
+        over = any(not o["tax_ns"] and o.get("self_ns", 0) > most for o in found)
         return listed(
             "Operators by own time",
             [operator for operator in found if "self_ns" in operator],  # older documents lack it
@@ -151,6 +153,7 @@ def _operators(trace: Mapping[str, Any]) -> Table:
                 "computes": lambda o: "" if o["tax_ns"] else "yes",
                 "operator": lambda o: cut(o["name"]),
             },
+            hint="own time of all threads together, over the wall time" if over else "",
         )
     return listed(
         "Operators that devices waited for",

@@ -133,6 +133,8 @@ def _headline(trace: dict[str, Any], name: str) -> str:
             said.append(f"start-up calls take {percent(_part(begun, wall))}")
         elif first is not None:
             share = percent(_part(first["self_ns"], wall))
+            if first["self_ns"] > trace["bill_ns"].get("operators", 0):
+                share = f"{duration(first['self_ns'])} of all threads together"
             said.append(f"above all {first['name'][:120]}, {share}")
     else:
         said += _rest(trace)
