@@ -41,8 +41,8 @@ NOTES = {
     "coarse-clock": "this profiler writes times in steps of {} ns",
     "no-device-records": "no record of a device: operators hold kernels and their dispatch alike, "
     "so that neither tax nor regime is known; frameworktax measure separates them",
-    "no-steps": "no step marks: the whole trace is one step, set-up and pauses included; call "
-    "profiler.step() after each",
+    "no-steps": "no step marks: the whole trace is one step, set-up and pauses included; give the "
+    "profiler a schedule and call its step() after each, or mark steps with record_function",
     "other-annotations": "not taken as steps: {}; choose with --step REGEX",
     "steps-overlap": "{} step marks overlap another and were left out",
     "no-python-frames": "no Python frames: time of the host between operators is in the remainder; "
