@@ -141,6 +141,24 @@ def test_brackets_and_commas_inside_names_and_arguments_do_no_harm(monkeypatch, 
     assert (found.malformed, found.cut) == (0, None)
 
 
+@pytest.mark.parametrize(
+    ("pid", "correlation", "fits"), [(1, 1, True), (2, 2, True), (2, 1, False)]
+)
+def test_launches_of_two_processes_with_one_number_are_refused(tmp_path, pid, correlation, fits):
+    fields = {"tid": 200, "pid": pid, "correlation": correlation}
+    events = (
+        cases.launch(0, 1_000, 1),
+        cases.kernel(2_000, 3_000, 1),
+        cases.event("cuda_runtime", "cudaLaunchKernel", 5_000, 6_000, **fields),
+        cases.kernel(7_000, 8_000, correlation, device=1),
+    )
+    if fits:
+        assert len(read(tmp_path, cases.trace(*events)).events) == 4
+    else:
+        with pytest.raises(TraceError, match="several processes"):
+            read(tmp_path, cases.trace(*events))
+
+
 def test_old_and_other_names_of_categories(tmp_path):
     def old(cat, **more):
         fields = {"ph": "X", "cat": cat, "name": "k", "pid": 3, "tid": 7, "ts": 1, "dur": 1}

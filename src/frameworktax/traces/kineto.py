@@ -151,7 +151,8 @@ def read(path: Path, *, own: bool = False) -> Trace:
             how kernels were launched is read as well.
 
     Raises:
-        TraceError: the file cannot be read, holds no events, or is no trace.
+        TraceError: the file cannot be read, holds no events, is no trace, or is of several
+            processes whose launches cannot be distinguished.
     """
     file, events = _File(path, blocks(path)), _Events(shapes={} if own else None)
     _decode(file, events)
@@ -170,8 +171,14 @@ def read(path: Path, *, own: bool = False) -> Trace:
         column: np.concatenate(events.parts.pop(column) or [np.empty(0, dtype)])
         for column, dtype in DTYPES.items()
     }
+    found = Events(tuple(events.names), **joined)
+    if _collide(found, list(events.threads)):
+        raise TraceError(
+            f"{path}: launches of several processes have the same numbers, so that kernels cannot "
+            "be given to their launches; explain the trace of each process by itself"
+        )
     return Trace(
-        events=Events(tuple(events.names), **joined),
+        events=found,
         resolution_ns=events.resolution_ns,
         invalid=events.invalid,
         records=events.records,
@@ -180,6 +187,16 @@ def read(path: Path, *, own: bool = False) -> Trace:
         shapes=events.shapes or {},
         properties=_devices(file.head) or _devices(file.tail),
     )
+
+
+def _collide(events: Events, threads: Sequence[tuple[Any, Any]]) -> bool:
+    """Return whether calls of two processes have the correlation of one record of a device."""
+    numbers: dict[Any, int] = {}
+    process = np.array([numbers.setdefault(pid, len(numbers)) for pid, _ in threads], np.int64)
+    calls, work = events.of(*HOST_CALLS), events.of(*DEVICE)
+    calls = calls.where((calls.correlation > 0) & np.isin(calls.correlation, work.correlation))
+    both = np.unique(np.stack((calls.correlation, process[calls.thread])), axis=1)
+    return bool(len(np.unique(both[0])) < both.shape[1])
 
 
 # --- events -------------------------------------------------------------------------------------
