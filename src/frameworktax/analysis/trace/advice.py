@@ -97,13 +97,14 @@ def _on_device(
     idle = trace["idle_ns"]
     host = idle["host_starvation"] - begun
     least = wall - host * (1 - 1 / slowed(timeline))
-    if idle["host_starvation"] and least > busy:
+    most = busy + bill.get("unknown", 0)  # what of it is busy is not known
+    if idle["host_starvation"] and least > most:
         yield _bound(
-            f"a faster device would give at most {times(least / (least - busy))}",
-            f"devices are idle {percent(1 - busy / wall)} of the time, and without the profiler "
-            f"at least {percent(1 - busy / least)}",
+            f"a faster device would give at most {times(least / (least - most))}",
+            f"devices are known to be idle {percent(1 - most / wall)} of the time, and without the "
+            f"profiler at least {percent(1 - most / least)}",
             least,
-            least - busy,
+            least - most,
         )
 
 
