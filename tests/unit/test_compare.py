@@ -17,7 +17,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.estimates import share_interval
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.host import cache
-from frameworktax.records import Block, Estimate, Note, Run
+from frameworktax.records import Block, Estimate, LeftOut, Note, Run
 
 OLD = build(made.session())
 
@@ -257,6 +257,18 @@ def test_a_point_that_crashes_now_cannot_be_told_and_does_not_pass():
     change = by_runtime(found)["eager"]
     assert "crashed after: signal 11" in change.reason
     assert (change.verdict, change.gate, found.exit_code) == ("cannot tell", "undecided", 3)
+
+
+def test_a_point_that_was_not_measured_again_does_not_pass_a_gate():
+    late = data.point("eager", 2)
+    records = made.session(made.NEW, batches=(1,))
+    records.append(LeftOut(session=made.NEW, point=late, reason="the time budget was spent"))
+    old, new = build(made.session(batches=(1, 2))), build(records)
+    found = compare(old, new, gate=0.05)
+    assert {c.gate for c in found.points} == {"passed"}
+    assert (len(found.unpaired_before), found.exit_code) == (3, 3)
+    assert compare(old, new).exit_code == 0
+    assert compare(new, old, gate=0.05).exit_code == 0  # a new point has no side before
 
 
 def test_a_time_that_cannot_be_is_refused():

@@ -262,6 +262,8 @@ class Checks:
                 _fail(f"{said}; beyond the gate of {gate:g}")
             if change.gate == "undecided":
                 self._open(said)
+        for point in found.unpaired_before:
+            self._open(f"{what}: {point} was not measured")
 
     def _open(self, reason: str) -> None:
         """Do what the settings say about a check that noise leaves open."""

@@ -216,6 +216,7 @@ def compare(
         raise UsageError(_nothing(old, new, names))
     same_calibrator = not any(d.field in CALIBRATOR for d in differences)
     changes = _timed(pairs, metric, gate, same_calibrator, constants)
+    missing = tuple(point_name(p) for p in old if p not in new)
     wanted = set(new) if runtimes or models else set()
     return Comparison(
         before=names[0],
@@ -224,10 +225,10 @@ def compare(
         gate=gate,
         margin=MARGIN if gate is None else gate,
         confidence=1 - ERROR,
-        headline=_headline(changes, metric, gate),
-        exit_code=_exit_code(changes, gate),
+        headline=_headline(changes, metric, gate, len(missing)),
+        exit_code=_exit_code(changes, gate, len(missing)),
         points=tuple(changes),
-        unpaired_before=tuple(point_name(p) for p in old if p not in new),
+        unpaired_before=missing,
         unpaired_after=tuple(point_name(p) for p in new if p not in old and p not in wanted),
         environment=tuple(differences),
         notes=(*_notes(machines, same_calibrator, pairs), *_constants(changes, constants)),
@@ -478,22 +479,27 @@ def _open(change: Change, margin: float, family: int) -> str:
 # --- all points ---------------------------------------------------------------------------------
 
 
-def _exit_code(changes: Sequence[Change], gate: float | None) -> int:
-    """Return 1 for a regression beyond the gate, 3 where a verdict is missing, otherwise 0."""
+def _exit_code(changes: Sequence[Change], gate: float | None, missing: int) -> int:
+    """Return 1 for a regression beyond the gate, 3 where a verdict is missing, otherwise 0.
+
+    A gate has no verdict on the ``missing`` points that only the side before has.
+    """
     if any(c.gate == "regressed" for c in changes):
         return 1
     if gate is not None:
-        return 3 if any(c.gate == "undecided" for c in changes) else 0
+        return 3 if missing or any(c.gate == "undecided" for c in changes) else 0
     return 3 if any(c.verdict == "cannot tell" for c in changes) else 0
 
 
-def _headline(changes: Sequence[Change], metric: Metric, gate: float | None) -> str:
+def _headline(changes: Sequence[Change], metric: Metric, gate: float | None, missing: int) -> str:
     """Return the whole comparison in a sentence."""
     counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
     counts["inconclusive"] = sum(c.verdict == "cannot tell" for c in changes)
     said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
     points = f"{len(changes)} point{'s' if len(changes) != 1 else ''}"
     text = f"{metric} of {points}: {said}"
+    if missing:
+        text += f", {missing} not measured after"
     if gate is None:
         return text
     beyond = [c for c in changes if c.gate == "regressed"]
