@@ -140,8 +140,9 @@ def compare_command(
     check_suffix(output, (".md",))
     out = Output(json_file, None, output, save_baseline, quiet=quiet, verbose=verbose)
     if save_baseline is not None:
-        if b is not None or gate is not None:
-            raise UsageError("--save-baseline saves A and compares nothing; leave B and --gate out")
+        chosen = (b, gate, baseline, across, runtime, model, json_file, output)
+        if any(chosen) or metric != "latency":
+            raise UsageError("--save-baseline saves A and compares nothing; give only A with it")
         saved = comparing.save_baseline(a, save_baseline)
         out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
         return 0
