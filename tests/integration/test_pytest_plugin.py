@@ -141,9 +141,11 @@ def test_latency_against_a_baseline_in_a_file(project):
     project.write(check.replace("{}", "{'new': True, 'host': 1.3}", 1))
     told = project()
     assert "1 passed, 1 warning" in told and "noise reaches beyond 5 %" in told
+    assert "test_it.py:1: InconclusiveWarning" in told
     kept.write_text('{"schema": "frameworktax.baselines", "version": 9}')
     told = project()
     assert "1 failed" in told and "frameworktax-baselines.json is no file of baselines" in told
+    assert "another exception" not in told
 
 
 def test_a_deployment_is_held_to_its_manifest(project):

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -278,12 +277,12 @@ class Checks:
             ways[way](reason)
         elif way != "warn":
             _fail(f"frameworktax_inconclusive '{way}'; choose warn, {', '.join(ways)}")
-        warnings.warn(InconclusiveWarning(reason), stacklevel=3)
+        self._request.node.warn(InconclusiveWarning(reason))
 
 
 def _fail(reason: str) -> NoReturn:
     __tracebackhide__ = True
-    pytest.fail(reason, pytrace=False)
+    raise pytest.fail.Exception(reason, pytrace=False) from None  # the error says no more
 
 
 def _point(run: Run, runtime: str) -> Measurement:
