@@ -126,6 +126,22 @@ def test_numbers_that_ask_for_a_note(change, code):
     assert code in {n.code for n in points.notes(found)}
 
 
+@pytest.mark.parametrize(
+    ("off", "queued", "is_load"),
+    [(0.75, 0.0, False), (0.75, 0.7, True), (0.0, 0.0, True), (0.75, None, True)],
+)
+def test_what_a_program_waits_by_itself_is_no_other_load(off, queued, is_load):
+    seen = data.sampled(AT, 1_000_000, data.SHARES["eager"])
+    wall_ns = seen.wall_ns
+    seen = replace(
+        seen,
+        off_cpu_ns=round(off * wall_ns),
+        queued_ns=None if queued is None else round(queued * wall_ns),
+    )
+    found = one([subject(AT), *data.blocks(AT, 1_000_000, wall_over_cpu=4.0), seen])
+    assert ("wall-over-cpu" in {n.code for n in points.notes(found)}) == is_load
+
+
 def test_wall_over_cpu_is_a_matter_of_the_cpu_only():
     at = replace(AT, platform="cuda:0")
     found = one([subject(at), *data.blocks(at, 1_000_000, wall_over_cpu=2.0)])

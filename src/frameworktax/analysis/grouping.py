@@ -41,7 +41,8 @@ WORST_FIRST = ("crashed", "out-of-memory", "timeout", "failed", "unavailable")
 
 NONE = range(0)
 WALL_OVER_CPU = 1.05
-"""Wall over thread CPU time above which other load is in the numbers (METHOD, section 4)."""
+"""Wall over thread CPU time above which other load is in the numbers (METHOD, section 4), where
+the thread has not waited for so long by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,11 +320,25 @@ def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
     return unique + [note for note in _judged(records, until) if note not in unique]
 
 
+def _own_wait(records: PointRecords) -> float:
+    """Return the share of sampled time in which the thread waited and nobody had its processor.
+
+    A sleep, input and output: part of the program. 0 where that is not known.
+    """
+    known = [
+        (a.off_cpu_ns - a.queued_ns, a.wall_ns)
+        for a in records.attributions
+        if a.off_cpu_ns is not None and a.queued_ns is not None
+    ]
+    wall_ns = sum(wall for _, wall in known)
+    return sum(own for own, _ in known) / wall_ns if wall_ns else 0.0
+
+
 def _judged(records: PointRecords, until: float) -> list[Note]:
     found = []
     if device_of(records.point.platform) == "cpu" and records.group is not None:
         wall_ns, cpu_ns = records.timed.times[records.group]
-        if cpu_ns > 0 and wall_ns / cpu_ns > WALL_OVER_CPU:
+        if cpu_ns > 0 and 1 - cpu_ns / wall_ns - _own_wait(records) > 1 - 1 / WALL_OVER_CPU:
             text = (
                 f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "
                 "other load or other threads are in these numbers"
