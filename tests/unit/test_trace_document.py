@@ -184,6 +184,18 @@ def test_the_terminal_tells_bill_causes_operators_and_predictions(tmp_path):
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+def test_a_trace_without_a_device_shows_none_that_waits(tmp_path):
+    run = explained(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 1_000),
+        cases.event("python_function", "m.py(1): f", 0, 900),
+        cases.event("cpu_op", "aten::mm", 100, 800),
+    )
+    (table,) = (t for t in trace_blocks.trace_blocks(run.trace) if "line of Python" in t.title)
+    assert [column.title for column in table.columns] == ["time", "share", "line of Python"]
+    assert "device" not in table.title
+
+
 def test_names_from_a_file_are_only_text(tmp_path):
     evil = "<script>alert(1)</script>[red]\x1b[2J\n"
     events = [e.replace("aten::linear", "X").replace("model.py", "Y") for e in cases.one_step()]

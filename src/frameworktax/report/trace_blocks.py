@@ -126,15 +126,21 @@ def _parts(
 
 
 def _starved_by(trace: Mapping[str, Any]) -> list[Table]:
-    """Return what kept the devices waiting: lines of Python, or modules where none are known."""
+    """Return what kept the devices waiting: lines of Python, or modules where none are known.
+
+    Without a device it is where the time passed that is not in operators that compute.
+    """
+    what, head = "What kept devices waiting", "device idle"
+    if trace["idle_ns"] is None:
+        what, head = "Time outside operators that compute", "time"
     for kind, title in (("python", "line of Python"), ("module", "module")):
         if found := trace["starved_by"].get(kind):
             columns: Columns = {
-                right("device idle"): lambda f: time_text(f["ns"]),
+                right(head): lambda f: time_text(f["ns"]),
                 right("share"): lambda f: _share(f["ns"], trace),
                 title: lambda f: cut(f["name"]),
             }
-            return [listed(f"What kept devices waiting, by {title}", found[:LEADERS], columns)]
+            return [listed(f"{what}, by {title}", found[:LEADERS], columns)]
     return []
 
 
