@@ -175,6 +175,22 @@ def test_precision_casts_floats_only(precision: str) -> None:
     assert image.inputs(1).args[0].dtype == dtype
 
 
+def test_complex_numbers_stay_complex(tmp_path) -> None:
+    path = tmp_path / "waves.py"
+    path.write_text(
+        "import torch\n"
+        "class Waves(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.w = torch.nn.Parameter(torch.tensor([2 + 3j]))\n"
+        "        self.register_buffer('turn', torch.tensor([1j]))\n"
+        "    def forward(self, x):\n"
+        "        return (x * self.w * self.turn).real\n"
+        "def build(): return Waves(), torch.ones(1, 1)\n"
+    )
+    assert run(models.build(Workload(model=f"{path}:build")), 2).tolist() == [[-3.0]] * 2
+
+
 # --- the user's own ---------------------------------------------------------------------------
 
 USER = """

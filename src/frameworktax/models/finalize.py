@@ -109,7 +109,9 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
     def inputs(batch: int) -> Inputs:
         return model.inputs(batch).map(moved)
 
-    module = model.module.eval().to(device=device, dtype=dtype)
+    # Not by a dtype of ``to``: that casts complex numbers too, their imaginary part left out.
+    cast = {torch.float16: "half", torch.bfloat16: "bfloat16"}.get(dtype, "float")
+    module = getattr(model.module.eval(), cast)().to(device=device)
     if channels_last:
         if not any(is_image(value) for _, value in model.inputs(1).items()):
             raise UsageError(NO_IMAGES)
