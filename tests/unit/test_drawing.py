@@ -64,3 +64,28 @@ def test_floats_that_are_all_one_number_are_drawn_and_other_constants_stay():
         assert len({tuple(one.flatten().tolist()) for one in drawn[EDGES:]}) == 39 - EDGES
         assert drawn.dtype == given[name].dtype
     assert all(one[name] is given[name] for one in found for name in ("infinite", "ids"))
+
+
+def test_one_sample_is_drawn_over_the_values_of_the_others():
+    """At batch 1 an id per sample is one number: nothing else was drawn in its place."""
+
+    def inputs(batch):
+        ids = torch.tensor([3, 10, 20, 64])[torch.arange(batch) % 4]
+        return Inputs((ids, ids == 3), {})
+
+    given = Model(torch.nn.Identity(), inputs, {})
+    found = [draw(given, 1, number).args for number in range(1, 40)]
+    assert [int(ids) for ids, _ in found[:EDGES]] == [3, 64, 3]
+    assert len({int(ids) for ids, _ in found}) > 10
+    assert {bool(flag) for _, flag in found} == {False, True}
+    assert all(ids.shape == (1,) and 3 <= ids <= 64 for ids, _ in found)
+
+
+def test_complex_numbers_are_drawn():
+    example = torch.complex(X, X.flip(0))
+    given = Model(torch.nn.Identity(), lambda batch: Inputs((example,), {}), {})
+    found = [draw(given, 2, number).args[0] for number in range(1, 20)]
+    assert len({tuple(one.flatten().tolist()) for one in found}) == 19
+    for one in found:
+        assert (one.dtype, one.shape) == (example.dtype, example.shape)
+        assert torch.view_as_real(one).min() >= -1 and torch.view_as_real(one).max() <= 2

@@ -224,15 +224,18 @@ def _wake(module: torch.nn.Module) -> None:
 
 EDGES = 3
 """Numbers 1 to 3 draw edge values: every number the least, the largest, the one nearest zero."""
+ROWS = 16
+"""Samples of the example that give the range of values: one alone may have a single index."""
 
 
 def draw(model: Model, batch: int, number: int) -> Inputs:
     """Return inputs of a batch size in the place of the model's own.
 
-    Values stay within those of the example, so that an index stays one: whole numbers between its
-    least and its largest, floats normal with its mean and deviation, cut at its ends. Floats that
-    are all one number are drawn between 0 and it, or 1 where it is 0. Other constants stay, except
-    that of a mask of ones every second draw masks the ends of rows, as padding does.
+    Values stay within those of ``ROWS`` samples of the example, so that an index stays one: whole
+    numbers between its least and its largest, floats normal with its mean and deviation, cut at its
+    ends. Floats that are all one number are drawn between 0 and it, or 1 where it is 0. Other
+    constants stay, except that of a mask of ones every second draw masks the ends of rows, as
+    padding does.
     Number 0 is the model's own input, 1 to ``EDGES`` are edge values, others are random.
     """
     import torch
@@ -241,18 +244,23 @@ def draw(model: Model, batch: int, number: int) -> Inputs:
     if number == 0:
         return own
     generator = torch.Generator().manual_seed(SEED + number)
-    return own.map(lambda path, value: _drawn(path, value, number, generator))
+    rows = dict(model.inputs(max(batch, ROWS)).items())
+    return own.map(lambda path, value: _drawn(path, value, rows[path], number, generator))
 
 
-def _drawn(path: str, example: Any, number: int, generator: torch.Generator) -> Any:
+def _drawn(path: str, example: Any, rows: Any, number: int, generator: torch.Generator) -> Any:
+    """Return what is drawn in the place of an example, its values within those of ``rows``."""
     import torch
 
-    if not isinstance(example, torch.Tensor) or not example.numel() or example.is_complex():
+    if not isinstance(example, torch.Tensor) or not example.numel():
         return example
+    if example.is_complex():
+        parts = (torch.view_as_real(t.resolve_conj()) for t in (example, rows))
+        return torch.view_as_complex(_drawn(path, *parts, number, generator))
     if example.dtype == torch.bool:
-        found = torch.rand(example.shape, generator=generator) < example.float().mean().item()
+        found = torch.rand(example.shape, generator=generator) < rows.float().mean().item()
         return found.to(example.device)
-    low, high = example.min().item(), example.max().item()
+    low, high = rows.min().item(), rows.max().item()
     is_constant = low == high
     if is_constant:
         is_mask = "mask" in path and low == 1 and example.dim() >= 2
@@ -267,7 +275,7 @@ def _drawn(path: str, example: Any, number: int, generator: torch.Generator) -> 
     elif is_constant:
         found = torch.rand(example.shape, generator=generator) * (high - low) + low
     else:
-        wide = example.float()
+        wide = rows.float()
         found = torch.randn(example.shape, generator=generator).to(example.device)
         found = (found * wide.std() + wide.mean()).clamp(low, high)
     return found.to(example.device, example.dtype)
