@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from frameworktax.errors import UsageError, WorkerError
@@ -84,6 +85,21 @@ def test_inputs_that_do_not_fit_name_the_function_that_returned_them(worker, tmp
     with pytest.raises(WorkerError, match="mat1 and mat2") as caught:
         worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
     assert str(caught.value).endswith(f" ({own}:build)")
+
+
+def test_drawn_inputs_are_kept_as_eager_was_given_them(worker, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import torch\n"
+        "class InPlace(torch.nn.Module):\n"
+        "    def forward(self, x): return x.clamp_(min=0)\n"
+        "def build(): return InPlace(), torch.tensor([[-1.0, 2.0]])\n"
+    )
+    files = {"inputs": str(tmp_path / "inputs.npz"), "outputs": str(tmp_path / "outputs.npz")}
+    workload = Workload(model=f"{own}:build", batch=1)
+    worker.request(Server.draw, LIMIT_S, workload=workload, device="cpu", number=0, **files)
+    assert np.load(files["inputs"])["args.0"].tolist() == [[-1.0, 2.0]]
+    assert np.load(files["outputs"])["arr_0"].tolist() == [[0.0, 2.0]]
 
 
 def test_the_null_runtime_loads_no_engine(worker, tmp_path):

@@ -321,10 +321,10 @@ class Server:
         drawn = draw(model, workload.batch, number)
         target = Target(device, workload.precision, self._target.threads)
         loaded = Eager().load(replace(model, inputs=lambda batch: drawn), target, Path())
-        result = loaded.bind(workload.batch)()
-        loaded.synchronize()
         tensors = {path: v for path, v in drawn.items() if hasattr(v, "dtype")}
         np.savez(inputs, **{path: v.cpu().numpy() for path, v in tensors.items()})
+        result = loaded.bind(workload.batch)()  # a module may write into its inputs
+        loaded.synchronize()
         made = loaded.outputs(result)
         np.savez(outputs, *made)
         return protocol.Drawn(
