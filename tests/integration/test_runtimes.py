@@ -24,6 +24,8 @@ from frameworktax.models.base import Inputs, Model, draw
 from frameworktax.records import FLOOR, Workload
 from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import LOWER, Target
+from frameworktax.runtimes.deployment import tree
+from frameworktax.runtimes.serving import builder
 from frameworktax.runtimes.torch_common import flatten, to_arrays
 
 torch = pytest.importorskip("torch")
@@ -613,3 +615,18 @@ def test_a_package_is_not_loaded_where_torch_has_no_loader_of_its_own(prepared, 
     with pytest.raises(WorkerError, match="update torch") as caught:
         loaded.bind(1)
     assert caught.value.status == "unavailable"
+
+
+@pytest.mark.parametrize("make", [torch.max, torch.sort])
+def test_torchs_own_named_tuples_are_built_again(make) -> None:
+    result = make(torch.tensor([[3.0, 5.0, 4.0]]), dim=1)
+    structure = json.loads(json.dumps(tree(result)))
+    made = builder(structure)(iter(flatten(result)))
+    assert made.values.tolist() == result.values.tolist()
+    assert made.indices.tolist() == result.indices.tolist()
+    assert builder(tree(tuple(result)))(iter(flatten(result))) == tuple(result)
+
+
+def test_an_output_with_keys_that_are_no_names_is_refused() -> None:
+    with pytest.raises(WorkerError, match="the key 1"):
+        tree({"a": torch.ones(1), 1: torch.ones(2)})

@@ -170,13 +170,17 @@ def tree(result: Any) -> Any:
     if _is_plain(result):
         return {"value": result}
     if isinstance(result, tuple):
-        names = {"names": result._fields} if hasattr(result, "_fields") else {}
+        fields_of = getattr(type(result), "__match_args__", ())  # of torch's own named tuples, too
+        names = {"names": fields_of} if fields_of else {}
         return {"tuple": [tree(v) for v in result], "class": type(result).__name__, **names}
     if isinstance(result, list):
         return {"list": [tree(v) for v in result]}
     if isinstance(result, Mapping):
+        for key in result:
+            if not isinstance(key, str):
+                raise WorkerError("unavailable", f"the output has the key {key!r}; give it a name")
         kinds = torch.Tensor | tuple | list | Mapping | Plain
-        known = {k: v for k, v in result.items() if isinstance(k, str) and isinstance(v, kinds)}
+        known = {k: v for k, v in result.items() if isinstance(v, kinds)}
         own: list[str] = [f.name for f in fields(result)] if is_dataclass(result) else []
         return {
             "mapping": {key: tree(value) for key, value in known.items()},
