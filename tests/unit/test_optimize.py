@@ -109,6 +109,15 @@ def test_the_fastest_with_equal_outputs_wins():
     assert "SIGSEGV" in reasons["aot-inductor"]
 
 
+def test_one_that_no_interval_separates_from_the_winner_lost_by_its_gain():
+    """It was said to take 0.95 times as long as the winner."""
+    found = raced(measured("openvino", 20, noise=0.3), measured("onnxruntime", 21, noise=0.3))
+    lost = next(one for one in race.decide(found) if not one.won)
+    assert not lost.is_in
+    for one in found:
+        assert race.gain_text(one.gain) in lost.reason
+
+
 def test_ties_go_to_what_needs_fewer_packages_and_then_to_the_smaller_artifact():
     tied = [
         measured("openvino", 20.0, noise=0.005, size=5),

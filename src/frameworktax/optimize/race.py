@@ -262,7 +262,7 @@ def _judged(
     if one in tied:
         return one.out(f"as good as {winner.runtime}, which is simpler (not separable)")
     ratio = _over([winner, one]).get(one.runtime) if aim == "latency" else None
-    if ratio is None:
+    if ratio is None or ratio.low <= 1:  # what decided is the gain
         return one.out(f"{_shown(one, aim)}, {winner.runtime} {_shown(winner, aim)}")
     return one.out(f"takes {gain_text(ratio)} as long as {winner.runtime}")
 
