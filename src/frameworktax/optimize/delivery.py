@@ -599,8 +599,8 @@ class Prover:
             except WorkerError as error:
                 return replace(proof, failure=f"input {number + 1}: {error}")
             if found.within_tolerance is False:
-                why = found.reason or f"differ at {found.worst}"
-                return replace(proof, failure=f"input {number + 1} of {wanted}: outputs {why}")
+                why = found.reason or f"outputs differ at {found.worst}"
+                return replace(proof, failure=f"input {number + 1} of {wanted}: {why}")
             if found.within_tolerance:
                 largest = max(proof.difference, found.max_relative_difference or 0.0)
                 proof = Proof(proof.draws + 1, largest, found.tolerance)

@@ -119,7 +119,11 @@ def flatten(output: Any) -> list[Any]:
     found = list(_tensors(output))
     if not found:
         kind = type(output).__name__
-        raise WorkerError("failed", f"the model's output ({kind}) holds no tensor to compare")
+        raise WorkerError(
+            "failed",
+            f"the model's output ({kind}) holds no tensor to compare; return a tensor, or a tuple, "
+            "list or dict of them",
+        )
     return found
 
 
