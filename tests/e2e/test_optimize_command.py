@@ -117,6 +117,7 @@ def test_a_live_module_is_delivered_and_called_where_nothing_serves(racing, monk
     asked = {shape.batch: shape for shape in fast.shapes if not shape.is_between}
     assert {batch: shape.runtime for batch, shape in asked.items()} == {2: "steady", 4: "steady"}
     assert all(shape.draws == 32 and shape.gain[1] > 1 for shape in asked.values())
+    module.eval()
     for batch in (2, 3, 9):
         given = torch.randn(batch, 4)
         torch.testing.assert_close(fast(given)["y"], module(given)["y"])

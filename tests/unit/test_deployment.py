@@ -275,6 +275,17 @@ def test_the_module_runs_what_has_no_artifact(deploy):
     assert fast(torch.ones(2, 4))["y"].shape == (2, 3)
 
 
+def test_a_module_in_training_mode_does_not_stand_in(deploy):
+    import torch
+
+    module = torch.nn.Dropout(0.5)
+    fast = ft.load(deploy, module=module)
+    with pytest.raises(DeploymentError, match=r"eval\(\)"):
+        fast(torch.ones(8, 4))
+    module.eval()
+    assert torch.equal(fast(torch.ones(8, 4)), torch.ones(8, 4))
+
+
 def test_several_threads_call_it_and_it_is_pickled_by_its_path(deploy):
     fast = pickle.loads(pickle.dumps(ft.load(deploy)))
     assert len(pickle.dumps(fast)) < 1000

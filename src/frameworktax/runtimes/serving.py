@@ -245,11 +245,16 @@ class Deployment(StandIn):
         """Return a call of the module, where one was given.
 
         Raises:
-            DeploymentError: there is none.
+            DeploymentError: there is none, or it is in training mode.
         """
         module = self._module
         if module is None:
             raise DeploymentError(f"{self._why_not(sizes)}; or load(folder, module=…) runs eager")
+        if getattr(module, "training", False):
+            raise DeploymentError(
+                "no artifact serves these sizes, and the module that was given is in training "
+                "mode: it would compute something else than what was proven; call its eval()"
+            )
 
         def eager(_: Sequence[Any]) -> Any:
             import torch
