@@ -318,6 +318,9 @@ def test_user_files_that_do_not_load(tmp_path) -> None:
     broken.write_text("import math\n1 / 0\n")
     with pytest.raises(UserModelError, match=r"raised ZeroDivisionError: .*broken.py:2\)"):
         models.build(Workload(model=f"{broken}:f"))
+    broken.write_text("from .layers import f\n")
+    with pytest.raises(UserModelError, match=r"broken.py:1\); .* package\.module:function"):
+        models.build(Workload(model=f"{broken}:f"))
 
 
 def test_user_file_may_be_called_like_a_package(tmp_path) -> None:

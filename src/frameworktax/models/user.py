@@ -149,7 +149,10 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[private]
-        raise UserModelError(f"importing {path} raised {_line(error, str(path))}") from error
+        text = f"importing {path} raised {_line(error, str(path))}"
+        if isinstance(error, ImportError) and "relative import" in str(error):
+            text += "; a file in a package is named package.module:function"
+        raise UserModelError(text) from error
     return module
 
 
