@@ -255,8 +255,8 @@ def _drawn(path: str, example: Any, rows: Any, number: int, generator: torch.Gen
     if not isinstance(example, torch.Tensor) or not example.numel():
         return example
     if example.is_complex():
-        parts = (torch.view_as_real(t.resolve_conj()) for t in (example, rows))
-        return torch.view_as_complex(_drawn(path, *parts, number, generator))
+        own, all_rows = (torch.view_as_real(t.resolve_conj()) for t in (example, rows))
+        return torch.view_as_complex(_drawn(path, own, all_rows, number, generator))
     if example.dtype == torch.bool:
         found = torch.rand(example.shape, generator=generator) < rows.float().mean().item()
         return found.to(example.device)
