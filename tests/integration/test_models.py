@@ -175,6 +175,14 @@ def test_precision_casts_floats_only(precision: str) -> None:
     assert image.inputs(1).args[0].dtype == dtype
 
 
+def test_a_model_in_another_precision_than_it_is_measured_in_has_a_note(user_file) -> None:
+    for precision in ("float32", "bfloat16"):
+        cast = models.build(Workload(model=f"{user_file}:double", precision=precision))
+        ((code, text),) = cast.notes
+        assert code == "precision-cast" and "float64" in text and precision in text
+    assert models.build(Workload(model=f"{user_file}:linear", precision="bfloat16")).notes == []
+
+
 def test_complex_numbers_stay_complex(tmp_path) -> None:
     path = tmp_path / "waves.py"
     path.write_text(

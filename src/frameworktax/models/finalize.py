@@ -109,6 +109,15 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
     def inputs(batch: int) -> Inputs:
         return model.inputs(batch).map(moved)
 
+    built = [*model.module.parameters(), *model.module.buffers()]
+    if model.onnx_path is None:
+        built += model.inputs(1).tensors().values()
+    kinds = {t.dtype for t in built if t.is_floating_point()} - {torch.float32, dtype}
+    notes = list(model.notes)
+    if kinds:
+        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        text = f"what the model has in {names} is computed in {str(dtype).removeprefix('torch.')}"
+        notes.append(("precision-cast", text))
     # Not by a dtype of ``to``: that casts complex numbers too, their imaginary part left out.
     cast = {torch.float16: "half", torch.bfloat16: "bfloat16"}.get(dtype, "float")
     module = getattr(model.module.eval(), cast)().to(device=device)
@@ -116,7 +125,7 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
         if not any(is_image(value) for _, value in model.inputs(1).items()):
             raise UsageError(NO_IMAGES)
         module = module.to(memory_format=torch.channels_last)
-    return replace(model, module=module, inputs=inputs)
+    return replace(model, module=module, inputs=inputs, notes=notes)
 
 
 def is_image(value: Any) -> bool:
