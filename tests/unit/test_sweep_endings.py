@@ -1,9 +1,12 @@
-"""How a sweep is ended from outside, where a library stands between the signal and the sweep."""
+"""How a command is ended from outside, where a library stands in between, or nothing is kept."""
 
 import signal
+import sys
 
 import pytest
 
+from frameworktax import comparing
+from frameworktax.cli import main
 from frameworktax.cli.endings import ENDINGS, Ended, ends_once
 
 
@@ -34,3 +37,25 @@ def test_an_interrupt_without_a_signal_is_not_ours() -> None:
         raise KeyboardInterrupt
     assert not isinstance(ended.value, Ended)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_deployment_that_is_measured_again_is_ended_in_order(tmp_path, monkeypatch, capfd):
+    """Its store, in the folder for temporary files, was left behind."""
+    cleaned = []
+
+    def again(folder, **given):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleaned.append(folder)
+
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    monkeypatch.setattr(comparing, "measure_again", again)
+    monkeypatch.setattr(sys, "argv", ["frameworktax", "compare", str(tmp_path)])
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert cleaned == [tmp_path]
+    last = capfd.readouterr().err.strip().splitlines()[-1]
+    assert "SIGTERM" in last and f"frameworktax compare {tmp_path}" in last

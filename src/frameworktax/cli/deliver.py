@@ -179,15 +179,15 @@ class Output:
 
     @contextmanager
     def measuring(
-        self, store: Path, then: str, budget_s: float = 0.0, partial: bool = False
+        self, store: Path | None, then: str, budget_s: float = 0.0, partial: bool = False
     ) -> Iterator[ProgressView | None]:
         """Show progress of a session of ``budget_s``; for the rest see ``ending``."""
         with self.ending(store, then, partial=partial), self.view(budget_s) as view:
             yield view
 
     @contextmanager
-    def ending(self, store: Path, then: str, partial: bool = False) -> Iterator[None]:
-        """After Ctrl-C say what to do ``then``, and leave.
+    def ending(self, store: Path | None, then: str, partial: bool = False) -> Iterator[None]:
+        """After Ctrl-C say what to do ``then``, and leave; without a store nothing is kept.
 
         With ``partial`` results that are not whole are delivered before.
         """
@@ -234,7 +234,7 @@ def fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def leave(ended: KeyboardInterrupt, store: Path, then: str) -> NoReturn:
+def leave(ended: KeyboardInterrupt, store: Path | None, then: str) -> NoReturn:
     """Say by what a session was ended, where its results are and what to do next; leave."""
     number = signal.SIGINT
     if isinstance(ended, Ended):
@@ -243,7 +243,8 @@ def leave(ended: KeyboardInterrupt, store: Path, then: str) -> NoReturn:
         for one in ENDINGS:
             signal.signal(one, signal.SIG_IGN)  # all that is left is to leave
     by = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
-    fail(f"{by}; what was measured is kept in {store}. {then}", 128 + number)
+    kept = f"what was measured is kept in {store}" if store else "what was measured is not kept"
+    fail(f"{by}; {kept}. {then}", 128 + number)
 
 
 def this_command(*without: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frameworktax.cli.deliver import check_writable, console, print_list
+from frameworktax.cli.deliver import Output, check_writable, console, print_list, this_command
 from frameworktax.cli.options import AsJson, Conditions, Device, DryRun, parse_size
 from frameworktax.errors import UsageError, check_known, check_suffix, flat
 
@@ -139,7 +139,8 @@ def doctor(
     if calibrate:
         from frameworktax import comparing
 
-        found, path = comparing.calibrate(lambda text: print(text, file=sys.stderr, flush=True))
+        with Output().ending(None, f"Again: {this_command()}"):
+            found, path = comparing.calibrate(lambda text: print(text, file=sys.stderr, flush=True))
         if as_json:
             print(json.dumps(asdict(found)))
             return

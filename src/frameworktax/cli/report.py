@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from frameworktax.cli import options
-from frameworktax.cli.deliver import Output
+from frameworktax.cli.deliver import Output, this_command
 from frameworktax.cli.options import JsonFile, Quiet, Verbose
 from frameworktax.errors import UsageError, check_suffix, write_text
 from frameworktax.sweep.values import share
@@ -154,7 +154,7 @@ def compare_command(
                 f"{a} is a deployment: its latency is measured again and compared with its proof; "
                 "give nothing beside it but --gate and --across"
             )
-        with out.view(comparing.AGAIN_S) as view:
+        with out.measuring(None, f"Again: {this_command()}", comparing.AGAIN_S) as view:
             found = comparing.measure_again(
                 Path(a), gate=limit, across=across, reporter=view, command=sys.argv[1:]
             )
