@@ -89,3 +89,17 @@ def test_complex_numbers_are_drawn():
     for one in found:
         assert (one.dtype, one.shape) == (example.dtype, example.shape)
         assert torch.view_as_real(one).min() >= -1 and torch.view_as_real(one).max() <= 2
+
+
+def test_no_row_of_a_mask_is_masked_whole():
+    """Runtimes differ in what attention to nothing is: none could be delivered."""
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+
+    def inputs(batch):
+        return Inputs((), {"attention_mask": mask[torch.arange(batch) % 2]})
+
+    for batch in (1, 3):
+        given = Model(torch.nn.Identity(), inputs, {})
+        found = [draw(given, batch, n).kwargs["attention_mask"] for n in range(1, 40)]
+        assert all((one.sum(1) >= 1).all() and (one.diff() <= 0).all() for one in found)
+        assert len({tuple(one.flatten().tolist()) for one in found}) > 3

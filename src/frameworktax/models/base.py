@@ -234,8 +234,8 @@ def draw(model: Model, batch: int, number: int) -> Inputs:
     Values stay within those of ``ROWS`` samples of the example, so that an index stays one: whole
     numbers between its least and its largest, floats normal with its mean and deviation, cut at its
     ends. Floats that are all one number are drawn between 0 and it, or 1 where it is 0. Other
-    constants stay, except that of a mask of ones every second draw masks the ends of rows, as
-    padding does.
+    constants stay. Of a mask, zeros and ones, every second draw masks the ends of rows, as padding
+    does, and the others are the example: a row without a one has no defined output.
     Number 0 is the model's own input, 1 to ``EDGES`` are edge values, others are random.
     """
     import torch
@@ -261,11 +261,12 @@ def _drawn(path: str, example: Any, rows: Any, number: int, generator: torch.Gen
         found = torch.rand(example.shape, generator=generator) < rows.float().mean().item()
         return found.to(example.device)
     low, high = rows.min().item(), rows.max().item()
+    if "mask" in path and example.dim() >= 2 and high == 1 and bool((rows == rows**2).all()):
+        return _padded(example, generator) if number % 2 else example
     is_constant = low == high
     if is_constant:
-        is_mask = "mask" in path and low == 1 and example.dim() >= 2
-        if is_mask or not example.is_floating_point() or not math.isfinite(low):
-            return _padded(example, generator) if is_mask and number % 2 else example
+        if not example.is_floating_point() or not math.isfinite(low):
+            return example
         low, high = sorted((0.0, low or 1.0))
     if number <= EDGES:
         nearest = min(max(low, 0), high)  # to zero
