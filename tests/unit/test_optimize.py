@@ -582,6 +582,26 @@ def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
     assert run._known(mine, points, 3) is None, "the file was changed since"
 
 
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        ("mine.py:build", "mine.py"),
+        ("own.inner.net:build", "own/inner/net.py"),
+        ("own.inner:build", "own/inner/__init__.py"),
+        ("hf:./saved", "saved/model.safetensors"),
+    ],
+)
+def test_the_last_change_of_a_model_is_that_of_its_file(tmp_path, monkeypatch, model, file):
+    monkeypatch.chdir(tmp_path)
+    assert run._last_change(model) == ""
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.utime(path, (STARTED.timestamp(),) * 2)
+    assert run._last_change(model) == "2026-11-23T05:00:01+00:00"
+    assert run._last_change("bert-base") == ""
+
+
 def test_a_store_without_a_session_has_no_stage(tmp_path):
     mine = asked(tmp_path)
     assert run._known(mine, [mine.point(W1, "eager")], 1) is None

@@ -454,8 +454,16 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
 
 
 def _last_change(model: str) -> str:
-    """Return when the file that a model is in was changed, as sessions write it; empty for none."""
-    files = [path for path in map(Path, model.rpartition(":")[::2]) if path.is_file()]
+    """Return when the file that a model is in was changed, as sessions write it; empty for none.
+
+    A package is looked for in the current folder, and of a folder of transformers' the newest file.
+    """
+    where, _, name = model.rpartition(":")
+    package = where.replace(".", "/")
+    places = [Path(where), Path(f"{package}.py"), Path(package, "__init__.py"), Path(name)]
+    if where == "hf" and Path(name).is_dir():
+        places += Path(name).iterdir()
+    files = [path for path in places if path.is_file()]
     times = [datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in files]
     return max((time.isoformat(timespec="seconds") for time in times), default="")
 
