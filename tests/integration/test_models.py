@@ -12,6 +12,7 @@ from frameworktax import models
 from frameworktax.errors import UserModelError
 from frameworktax.models.describe import describe
 from frameworktax.records import Workload
+from frameworktax.report import run_blocks
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -179,6 +180,7 @@ def test_a_model_in_another_precision_than_it_is_measured_in_has_a_note(user_fil
     for precision in ("float32", "bfloat16"):
         cast = models.build(Workload(model=f"{user_file}:double", precision=precision))
         ((code, text),) = cast.notes
+        assert code in run_blocks.CHANGING  # shown, not folded
         assert code == "precision-cast" and "float64" in text and precision in text
     assert models.build(Workload(model=f"{user_file}:linear", precision="bfloat16")).notes == []
 
