@@ -9,7 +9,7 @@ from test_where import stack as layer_stack
 
 from frameworktax.analysis.advice import PREPACKING, _place, difference, either, recommend, without
 from frameworktax.analysis.document import build
-from frameworktax.records import Block, Estimate, Parity, Point, Subject
+from frameworktax.records import Block, Estimate, Outcome, Parity, Point, Subject
 from frameworktax.runtimes import variants
 from frameworktax.stats import ratio_interval, simultaneous, t_quantile
 
@@ -34,6 +34,34 @@ def test_the_recommendation_is_the_first_advice_and_only_with_equal_outputs(run)
 def test_a_runtime_that_differs_is_named_and_not_ranked(run):
     (note,) = [n for n in run.notes if n.code == "not-ranked"]
     assert re.match(r"openvino .*2\.0 × .*\b0\.022\b", note.text)
+
+
+@pytest.fixture(scope="module")
+def lengths():
+    """Two lengths; inductor, which is named first, fails at the one whose curve comes first."""
+    made = [data.session()]
+    at = {n: data.point("inductor") for n in (32, 128)}
+    for n, point in at.items():
+        at[n] = replace(point, workload=replace(point.workload, length=n))
+        made.append(Subject(session=data.SESSION, point=at[n], paradigm="deferred"))
+    failed = Outcome(
+        session=data.SESSION, point=at[32].key(), process=0, status="crashed", reason="no"
+    )
+    made += [failed, *data.blocks(at[128], 4e6)]
+    for length, latencies in ((32, (1e6, 1.01e6, 1.02e6)), (128, (5e6, 9e6, 17e6))):
+        for batch, ns in zip((1, 2, 4), latencies, strict=True):
+            point = data.point("eager", batch)
+            point = replace(point, workload=replace(point.workload, length=length))
+            made.append(Subject(session=data.SESSION, point=point, paradigm="eager"))
+            made += data.blocks(point, ns)
+            made.append(data.sampled(point, ns, data.SHARES["eager"], batch))
+    return build(made)
+
+
+def test_advice_names_the_length_that_it_is_about(lengths):
+    told = [a.evidence for a in lengths.advice]
+    assert len(set(told)) == len(told) > 4
+    assert all(("length 32" in text) != ("length 128" in text) for text in told)
 
 
 def test_measured_before_predicted_before_bounds_and_each_by_gain(run):

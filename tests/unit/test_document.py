@@ -280,14 +280,16 @@ def test_a_graph_of_other_kernels_than_eagers_is_noted(runtime, kernel_ns, names
 
 
 def test_points_that_were_left_out_are_told_together_unless_they_were_measured():
-    def left(batch, runtime="eager", twin=False):
+    def left(batch, runtime="eager", twin=False, length=128):
         point = data.point(runtime, batch, twin=twin)
+        point = replace(point, workload=replace(point.workload, length=length))
         return LeftOut(session=data.SESSION, point=point, reason="time budget")
 
     more = [left(64), left(32), left(32, "inductor"), left(1), left(64, twin=True)]
-    assert build([*data.sample_records(), *more]).left_out == (
-        "bert-mini, eager, batch 32, 64: time budget",
-        "bert-mini, inductor, batch 32: time budget",
+    assert build([*data.sample_records(), *more, left(16, length=512)]).left_out == (
+        "bert-mini, eager, length 128, batch 32, 64: time budget",
+        "bert-mini, inductor, length 128, batch 32: time budget",
+        "bert-mini, eager, length 512, batch 16: time budget",
     )
 
 

@@ -87,7 +87,8 @@ def unranked(points: Sequence[Measurement]) -> list[Note]:
     return [
         Note(
             "not-ranked",
-            f"{m.runtime} is {times(gain.value)} faster but not ranked: {difference(m.parity)}",
+            f"{m.runtime} is {times(gain.value)} faster but not ranked "
+            f"({point_name(m.point, runtime=False)}): {difference(m.parity)}",
         )
         for (m, _), gain in zip(compared, gains, strict=True)
         if not proven(m.parity) and gain.low > 1
@@ -233,7 +234,7 @@ def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
 
 
 def _name(m: Measurement) -> str:
-    return f"{m.workload.model}, {m.runtime}"
+    return point_name(m.point, batch=False)
 
 
 def _use(

@@ -26,6 +26,7 @@ from frameworktax.records import (
     Status,
     Subject,
     device_of,
+    point_name,
     session_order,
 )
 from frameworktax.stats import (
@@ -210,16 +211,16 @@ def status_of(records: PointRecords) -> tuple[Status, str | None]:
 
 def left_out_names(left_out: Sequence[LeftOut], measured: Iterable[Point]) -> list[str]:
     """Return in words what sessions left out and none measured, batches together."""
-    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     known = set(measured) if left_out else ()
     for record in left_out:
         workload = record.point.workload
         if record.point not in known and not workload.twin:
-            name = (workload.model, record.point.runtime, record.reason)
+            name = (point_name(record.point, batch=False), record.reason)
             groups[name].append(workload.batch)
     return [
-        f"{model}, {runtime}, batch {', '.join(map(str, sorted(set(batches))))}: {reason}"
-        for (model, runtime, reason), batches in groups.items()
+        f"{name}, batch {', '.join(map(str, sorted(set(batches))))}: {reason}"
+        for (name, reason), batches in groups.items()
     ]
 
 
