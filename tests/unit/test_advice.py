@@ -58,6 +58,10 @@ def lengths():
     return build(made)
 
 
+def test_the_headline_has_the_free_batch_of_the_length_that_it_is_about(lengths):
+    assert "batch 4" not in lengths.headline
+
+
 def test_advice_names_the_length_that_it_is_about(lengths):
     told = [a.evidence for a in lengths.advice]
     assert len(set(told)) == len(told) > 4

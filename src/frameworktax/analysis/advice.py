@@ -433,6 +433,7 @@ def _free(m: Measurement, curves: Sequence[Curve]) -> str:
             for c in curves
             if (c.model, c.runtime, c.platform, c.precision)
             == (w.model, m.runtime, m.platform, w.precision)
+            and m.latency_ns in c.latency_ns  # a curve does not name length, width or threads
         ),
         None,
     )
