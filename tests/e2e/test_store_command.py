@@ -78,7 +78,7 @@ def test_a_list_has_a_line_a_point(run):
     assert code == 0
     shown = [line.split(", length 128")[0] for line in out.splitlines() if line.startswith("bert-")]
     assert shown == [f"bert-mini, batch {batch}" for batch in (1, 2, 4)]
-    assert out.splitlines()[-1] == "3 points from 1 sessions"
+    assert out.splitlines()[-1] == "3 points from 1 session"
     _, out, _ = run("frameworktax store list node-1 --where runtime=eager --json")
     first = json.loads(out)[0]
     assert first["latency_ns"]["value"] == pytest.approx(data.LATENCY_NS["eager"][0])

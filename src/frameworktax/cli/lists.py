@@ -225,7 +225,8 @@ def list_points(store: Folder, where: Conditions = None, as_json: AsJson = False
     if len(lines) > SHOWN:
         print(f"first {SHOWN} shown; --where selects others, --json prints all")
     sessions = len({line.session for line in lines})
-    print(f"{len(lines)} points from {sessions} sessions")
+    points = f"{len(lines)} point{'s' * (len(lines) != 1)}"
+    print(f"{points} from {sessions} session{'s' * (sessions != 1)}")
 
 
 def _row(line: PointSummary) -> list[str]:
@@ -257,8 +258,10 @@ def check(store: Folder, as_json: AsJson = False) -> None:
         print(json.dumps(asdict(health)))
     else:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(health.records.items()))
-        verdict = f"damaged in {len(health.damage)} places" if health.damage else "whole"
-        summary = f"{store}: {verdict}; {health.shards} shards: {kinds or 'no records'}"
+        places, shards = len(health.damage), health.shards
+        verdict = f"damaged in {places} place{'s' * (places != 1)}" if places else "whole"
+        count = f"{shards} shard{'s' * (shards != 1)}"
+        summary = f"{store}: {verdict}; {count}: {kinds or 'no records'}"
         _say([*health.remarks, *health.damage, summary])
     if health.damage:
         raise typer.Exit(1)

@@ -186,9 +186,11 @@ def status_text(one: PointStatus) -> str:
 def forecast(plan: SweepPlan) -> list[str]:
     """Return what a plan comes to: points, sessions, time."""
     counts = Counter(one.status for one in plan.statuses.values())
-    to_do = sum(len(group.points) for group in plan.groups)
+    to_do, sessions = sum(len(group.points) for group in plan.groups), len(plan.groups)
+    every = len(plan.statuses)
+    points = points_text(Points(asked=every, measured=every))
     lines = [
-        f"{len(plan.statuses)} points, {to_do} to measure in {len(plan.groups)} sessions, "
+        f"{points}, {to_do} to measure in {sessions} session{'s' * (sessions != 1)}, "
         f"{counts['measured']} measured already"
     ]
     if to_do:

@@ -112,7 +112,7 @@
     const head = ft.element("tr", {}, ...names.map((name) =>
       ft.element("th", { scope: "col", textContent: shown[name] })));
     const table = ft.element("table", {},
-      ft.element("caption", { textContent: `${count} points` }),
+      ft.element("caption", { textContent: `${count} point${count === 1 ? "" : "s"}` }),
       ft.element("thead", {}, head), ft.element("tbody"));
     const search = ft.element("input", { type: "search", id: "find", placeholder: "bert onnx" });
     const where = ft.element("span", { className: "where" });
