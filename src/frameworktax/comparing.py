@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,7 +29,15 @@ from frameworktax.errors import DeploymentError, StoreError, UsageError, check_k
 from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import DEPLOYED, FLOOR, Environment, Run, session_order, sessions_of
+from frameworktax.records import (
+    DEPLOYED,
+    FLOOR,
+    Environment,
+    Record,
+    Run,
+    session_order,
+    sessions_of,
+)
 from frameworktax.report import json_document
 from frameworktax.runtimes import deployment
 from frameworktax.stats import UNTIL
@@ -180,13 +189,18 @@ def last_two(source: Source) -> tuple[Run, Run]:
     records, _ = store.read(folder)
     started = {session.session: session.started for session in sessions_of(records)}
     age = {r.session: session_order(r.session, started.get(r.session, "")) for r in records}
-    newest: dict[str | None, tuple[str, str]] = {
-        p.point.key(): age[p.session] for p in gather(records)[0] if p.measured
-    }
+    newest: dict[str | None, tuple[str, str]] = {}
+    of: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        of[record.session].append(record)
+    for session in sorted(of, key=age.__getitem__):  # a point that failed in the newest has failed
+        tried = (p for p in gather(of[session])[0] if p.measured and not p.cut_off)
+        newest |= {p.point.key(): age[session] for p in tried}
     older = [r for r in records if (key := point_key(r)) in newest and age[r.session] < newest[key]]
     sessions = {r.session for r in older}  # their environments and calibrators, and no others
     older += [r for r in records if point_key(r) is None and r.session in sessions]
-    before, after = api.document(older), api.document(records)
+    last = [r for r in records if age[r.session] >= newest.get(point_key(r), ("", ""))]
+    before, after = api.document(older), api.document(last)
     earlier = {m.point for m in before.measurements}
     if not any(m.point in earlier and m.runtime != FLOOR for m in after.measurements):
         raise UsageError(

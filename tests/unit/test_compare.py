@@ -336,6 +336,16 @@ def test_a_store_alone_is_compared_with_its_session_before(tmp_path):
     assert ft.compare(*shards, gate=0.05).comparison.points == found.comparison.points
 
 
+def test_a_point_that_failed_in_the_newest_session_has_failed_after(tmp_path):
+    store = made.write(tmp_path / "s", made.session(), made.session(made.NEW, lost=("eager",)))
+    found = ft.compare(store, gate=0.05)
+    lost = by_runtime(found.comparison)["eager"]
+    assert (lost.before.value, lost.after) == (pytest.approx(4_400_000), None)
+    assert found.exit_code == 3
+    shards = sorted(store.glob("*.jsonl"))
+    assert ft.compare(*shards, gate=0.05).comparison.points == found.comparison.points
+
+
 def test_the_session_before_has_its_own_environment(tmp_path):
     libraries = {**data.ENVIRONMENT.libraries, "torch": "2.14.0+cpu"}
     upgraded = replace(data.ENVIRONMENT, libraries=libraries)
