@@ -9,7 +9,7 @@ from test_where import stack as layer_stack
 
 from frameworktax.analysis.advice import PREPACKING, _place, difference, either, recommend, without
 from frameworktax.analysis.document import build
-from frameworktax.records import Block, Estimate, Outcome, Parity, Point, Subject
+from frameworktax.records import Block, Estimate, Outcome, Parity, Point, Subject, Workload
 from frameworktax.runtimes import variants
 from frameworktax.stats import ratio_interval, simultaneous, t_quantile
 
@@ -60,6 +60,15 @@ def lengths():
 
 def test_the_headline_has_the_free_batch_of_the_length_that_it_is_about(lengths):
     assert "batch 4" not in lengths.headline
+
+
+def test_the_headline_is_never_empty():
+    """A killed set-up leaves a session alone, ``--runtimes null`` the floor alone."""
+    floor = Point(workload=Workload(model="null"), runtime="null")
+    subject = Subject(session=data.SESSION, point=floor, paradigm="floor")
+    killed = build([data.session()])
+    alone = build([data.session(), subject, *data.blocks(floor, 200)])
+    assert killed.headline and alone.headline and killed.headline != alone.headline
 
 
 def test_advice_names_the_length_that_it_is_about(lengths):

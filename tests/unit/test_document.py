@@ -194,7 +194,7 @@ def test_order_of_records_does_not_matter(run):
 
 def test_nothing_and_only_failures():
     empty = build([])
-    assert (empty.measurements, empty.headline) == ((), "")
+    assert (empty.measurements, empty.headline) == ((), "nothing was measured")
     point = data.point("eager")
     failed = build(
         [

@@ -383,7 +383,9 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
     real = [m for m in measurements if m.runtime != FLOOR]
     measured = [m for m in real if m.latency_ns is not None]
     if not measured:
-        return "nothing could be measured" if real else ""
+        floor = any(m.latency_ns is not None for m in measurements)
+        alone = "only the harness itself was measured" if floor else "nothing was measured"
+        return "nothing could be measured" if real else alone
     # one family: the points that differ from the first one in runtime and batch alone
     first = measured[0]
     keys = [m.family() for m in measured]
