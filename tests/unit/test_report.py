@@ -388,6 +388,9 @@ def test_names_at_the_ends_of_lines_keep_their_distance():
 
 def test_ticks():
     assert charts.ticks(0.9, 12) == [1, 2, 5, 10]
+    assert charts.ticks(2.6, 4.9) == [3, 4]  # a flat curve
+    assert charts.ticks(5.1, 6.9) == [5.5, 6, 6.5]
+    assert charts.ticks(0.0101, 0.0126) == [0.011, 0.012]
 
 
 def test_a_known_runtime_has_the_same_colour_everywhere():

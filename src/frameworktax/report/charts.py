@@ -186,11 +186,15 @@ def spaced(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return the 1-2-5 numbers between two positive limits."""
-    found = []
-    for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        found += [step * 10.0**power for step in (1, 2, 5)]
-    return [float(f"{t:.6g}") for t in found if low <= t <= high]
+    """Return round numbers between two positive limits: 1-2-5, finer where that gives under two."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
+    for tenths in ((10, 20, 50), range(10, 100, 10), range(10, 100, 5), range(10, 100)):
+        every = (float(f"{step * 10.0 ** (power - 1):.6g}") for power in powers for step in tenths)
+        found = [t for t in every if low <= t <= high]
+        if len(found) > 1:
+            break
+    return found
 
 
 # --- the breakdown -----------------------------------------------------------------------------
