@@ -18,7 +18,7 @@ from frameworktax.analysis.document import build
 from frameworktax.cli.deliver import Output
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate, Note, Run
-from frameworktax.report import blocks, charts, export, html, json_document, rows, vega
+from frameworktax.report import blocks, charts, export, html, json_document, page_data, rows, vega
 from frameworktax.report import run_blocks as run_document
 from frameworktax.report.families import families
 from frameworktax.report.render_markdown import escape, markdown
@@ -384,6 +384,14 @@ def test_names_at_the_ends_of_lines_keep_their_distance():
     placed = charts.spaced([1.0, 1.01, 1.02, 3.0], 0.1, 0.0, 4.0)
     assert all(b - a >= 0.1 - 1e-12 for a, b in pairwise(placed))
     assert charts.spaced([3.9, 3.95], 0.2, 0.0, 4.0)[-1] <= 4.0 - 0.1 + 1e-12
+
+
+def test_the_table_of_every_point_marks_no_outputs_of_a_point_that_failed(run):
+    column = page_data.columns(run.measurements)["outputs"]
+    marks = [column["of"][at] for at in column["at"]]
+    shown = {m.status: mark for m, mark in zip(run.measurements, marks, strict=True)}
+    assert {"ok", "crashed", "unavailable"} == set(shown)
+    assert (shown["crashed"], shown["unavailable"]) == ("", "") and "=" in marks
 
 
 def test_ticks():

@@ -71,7 +71,8 @@ def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
     made: dict[str, Any] = {name: [rounded(row[name]) for row in rows] for name in NUMBERS}
     for name in TEXTS:
         made[name] = _coded([row[name] for row in rows])
-    made["outputs"] = _coded([parity_mark(m) for m in measurements])
+    marks = (parity_mark(m) if m.status == "ok" else "" for m in measurements)
+    made["outputs"] = _coded([*marks])
     return made
 
 
