@@ -19,6 +19,7 @@ BLOCKS = [block for page in PAGES for block in markdown_blocks.blocks(page)]
 RUN = [block for block in BLOCKS if block.language == "bash"]
 QUOTED = [block for block in BLOCKS if block.language == "text"]
 LEFT_OUT = "…"
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def name(block) -> str:
@@ -81,6 +82,17 @@ def test_quotes_stand_in_the_output(block):
     lines = [line.rstrip() for line in block.text.splitlines()]
     printed = {line.rstrip() for line in output(block.document).splitlines()}
     assert [line for line in lines if line != LEFT_OUT and line not in printed] == []
+
+
+@pytest.mark.parametrize("case", ["two-machines", "vision-batch"])
+def test_outputs_of_stores_that_are_here_are_those_of_today(case, tmp_path):
+    page = ROOT / case / "README.md"
+    folder = shutil.copytree(page.parent, tmp_path / "examples" / case)
+    (tmp_path / "docs").symlink_to(ROOT.parent / "docs")
+    for part in re.split(r"^\$ ", output(page), flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        ran = fake_measuring.run(["bash", "-c", command], folder)
+        assert NUMBER.findall(ran.stdout + ran.stderr) == NUMBER.findall(shown), command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
