@@ -260,3 +260,37 @@ def test_architecture_names_every_package():
     text = (ROOT / "docs" / "architecture.md").read_text()
     folders = {path.name for path in source.iterdir() if (path / "__init__.py").exists()}
     assert {name for name in folders if f"`{name}/`" not in text} == set()
+
+
+CALIBRATIONS = [
+    ("calibration", way)
+    for way in (
+        "within a session", "series 2", "series 2, 2 baselines", "series 2, 3 baselines",
+        "series 1", "any two sessions", "second halves, held out",
+    )
+] + [
+    ("calibration_noisy_host", "within a session"), ("calibration_noisy_host", "any two sessions"),
+    ("calibration_xeon", "within a session"), ("calibration_xeon", "neighbouring sessions"),
+    ("calibration_xeon", "any two sessions"), ("calibration_xeon", "series 1, 3 baselines"),
+]  # fmt: skip
+"""What each row of the table in ci.md is of, in its order."""
+
+
+def test_how_often_a_comparison_is_right_is_what_was_measured():
+    table = (DOCS / "ci.md").read_text().partition("| pairs | same code")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1:-1] for row in table.splitlines()[2:]]
+    for row, (file, way) in zip(rows, CALIBRATIONS, strict=True):
+        path = ROOT / "benchmarks" / "results" / f"{file}.json"
+        same, slow5, slow10 = json.loads(path.read_text())["parts"]["pairs"]["ways"][way].values()
+        assert f"({same['pairs']:,}" in row[0]
+        assert re.findall("; (.*) slowed", row[0]) in ([], [str(slow10["pairs"])])
+        widths, covers = (
+            [program[name] for program in (same, slow5, slow10)]
+            for name in ("median_half_width", "coverage")
+        )
+        found = ([same["alarms"]], [slow10["alarms"]], [slow5["slower"]], widths, covers)
+        for text, values in zip(row[1:], found, strict=True):
+            shown = re.findall(r"\d+(?:\.(\d+))?", text), re.findall(r"[\d.]+", text)
+            for digits, number, value in zip(*shown, (min(values), max(values)), strict=False):
+                assert abs(float(number) - 100 * value) <= 0.5 * 10.0 ** -len(digits) + 0.01, row
+            assert len(shown[1]) == 2 or max(values) - min(values) < 0.01, row
