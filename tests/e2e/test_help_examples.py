@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from frameworktax import cli
 from frameworktax.host import cache
+from frameworktax.records import BY
 
 DATA = Path(__file__).parents[1] / "data"
 SLOW = {"attach", "measure", "sweep", "reproduce", "ablate", "optimize", "run"}
@@ -50,6 +51,11 @@ def test_every_example_is_a_command_with_real_options(name, line):
     words = shlex.split(line)[1 + len(name.split()) :]
     context = VERBS[name].make_context(name, words)  # raises for an option that is none
     assert not context.args
+
+
+def test_the_help_of_by_has_every_value():
+    (by,) = (option for option in VERBS["measure"].params if option.name == "by")
+    assert {*BY, "auto", "none"} <= set(re.findall(r"\w+", by.help))
 
 
 def test_an_option_that_is_none_is_found():

@@ -45,7 +45,8 @@ def measure(
     processes: options.Processes = 3,
     twin: Annotated[str, typer.Option(help="Width-shrunk twin: auto, all or none.")] = "auto",
     by: Annotated[
-        str, typer.Option(help="Break down by module, operator or line; auto: modules in 1 s.")
+        str,
+        typer.Option(help="Break down by module, operator, line or none; auto: modules, in 1 s."),
     ] = "auto",
     store: options.Store = options.STORE,
     resume: Annotated[bool, typer.Option(help="Skip points that the store already has.")] = False,

@@ -38,7 +38,7 @@ TimeBudget = Annotated[str, typer.Option(help="Time for measuring: 60s, 10min, 1
 MeasureBudget = Annotated[
     str | None,
     typer.Option(
-        help="Time for measuring: 60s, 10min, 1h; default: 20 s, at most 60 s for every point.",
+        help="Time for measuring: 60s, 10min, 1h; default: 20 s, or 60 s to cover all points.",
         show_default=False,
     ),
 ]
