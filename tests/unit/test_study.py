@@ -287,8 +287,11 @@ def test_the_template_is_a_study_and_so_is_all_of_its_comments(study):
             bare = line
         lines.append(bare)
     everything = "\n".join(lines)
-    assert "\nattempts = 2" in everything and "\n[[exclude]]" in everything
-    keep = "\n".join(x for x in lines if not x.startswith(("threads", "phase", "input")))
+    assert "\n[[exclude]]" in everything
+    keys = set(re.findall(r"^(\w+) = ", everything, re.MULTILINE))
+    assert keys == {*study_module.Priority.model_fields, *study_module.Settings.model_fields}
+    alone = ("threads", "phase", "input", "batch_dim")
+    keep = "\n".join(x for x in lines if not x.startswith(alone))
     assert study(keep).settings.attempts == 2
 
 
