@@ -41,7 +41,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                 for page in sorted((DOCS / "results").glob("*.md"), key=title)
             ]
         elif HOW_TO in entry and EXAMPLES.is_file():
-            entry[HOW_TO].insert(0, {"Decide, in five real cases": uri_of(EXAMPLES)})
+            entry[HOW_TO].insert(0, {"Decide, in real cases": uri_of(EXAMPLES)})
     config.mdx_configs.setdefault("toc", {})["slugify"] = anchor
     return config
 
