@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--port", type=int, default=8000, help="0 for a free one")
     parser.add_argument("--pooling", choices=["matrix", "loop"], default="matrix")
-    parser.add_argument("--sample", type=float, default=0.05, help="share of calls sampled")
+    parser.add_argument("--sample", type=float, default=0.01, help="share of calls sampled")
     given = parser.parse_args()
     torch.set_num_threads(1)  # requests run side by side
     with socket.create_server(("127.0.0.1", given.port)) as listening:

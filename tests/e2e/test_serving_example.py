@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from frameworktax.integrations.watch import SAMPLE
+
 ROOT = Path(__file__).parents[2] / "examples" / "serving"
 sys.path.insert(0, str(ROOT))
 from walkthrough import scrape, send
@@ -60,3 +62,10 @@ def test_dashboard_and_rules_name_metrics_and_labels_that_are_scraped(scraped):
         assert by <= {"model", "call", "batch", "part", "stage", "le"}, query
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(ids) == len(set(ids))
+
+
+def test_the_server_samples_as_many_calls_as_a_watch_does():
+    (default,) = re.findall(
+        r'"--sample", type=float, default=([\d.]+)', (ROOT / "server.py").read_text()
+    )
+    assert float(default) == SAMPLE
