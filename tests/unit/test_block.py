@@ -1,8 +1,10 @@
 """Code measured in place, on a scripted clock with a scripted sampler: exact numbers."""
 
+import json
 import re
 import threading
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -139,8 +141,17 @@ def test_one_run_has_no_interval_and_says_how_it_was_timed(block, clock):
     found = block.result()
     assert found.latency.low == found.latency.value == found.latency.high == 8 * MS
     assert found.share.value == 0.25
-    assert any(note.code == "timed-while-sampled" for note in found.notes)
+    (text,) = (note.text for note in found.notes if note.code == "timed-while-sampled")
+    assert re.findall(r"\d+", text) == sampler_cost()
     assert re.search(r"1 run, 8\.00 \(no interval\) ms .* 25 %", str(found))
+
+
+def sampler_cost():
+    """Return the least and the most that sampling made calls longer by, in per cent."""
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "cost.json"
+    cases = json.loads(path.read_text())["parts"]["sampler"]["cases"]
+    costs = [case["ratio"]["value"] - 1 for case in cases]
+    return [f"{100 * cost:.0f}" for cost in (min(costs), max(costs))]
 
 
 def test_a_block_inside_itself_counts_once(block, clock):
