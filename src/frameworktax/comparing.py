@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -27,6 +26,7 @@ from frameworktax.analysis.compare.contrasts import (
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import DeploymentError, StoreError, UsageError, check_known, write_text
 from frameworktax.host.cache import cache_folder, private_file
+from frameworktax.measure import orphans
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
@@ -256,7 +256,7 @@ def calibrate(say: Callable[[str], None]) -> tuple[Constants, Path]:
     found = []
     for number in range(CALIBRATION_SESSIONS):
         say(f"session {number + 1} of {CALIBRATION_SESSIONS}, about {CALIBRATION_S:.0f} s each")
-        with tempfile.TemporaryDirectory(prefix="frameworktax-calibrate-") as store:
+        with orphans.scratch(cache_folder()) as store:
             results = api.measure(
                 "bert-tiny",
                 length=32,
@@ -343,7 +343,7 @@ def measure_again(
         twin="none",
         deployment=folder.resolve(),
     )
-    with tempfile.TemporaryDirectory(prefix="frameworktax-compare-") as store:
-        after = api.run_plan(plan, Path(store), reporter=reporter, command=command).run
+    with orphans.scratch(plan.folder) as store:
+        after = api.run_plan(plan, store, reporter=reporter, command=command).run
     own = tuple(m for m in after.measurements if m.runtime == DEPLOYED)
     return compare(before, replace(after, measurements=own), gate=gate, across=across)

@@ -15,6 +15,7 @@ import pytest
 from frameworktax import api, runtimes, store
 from frameworktax.analysis.estimates import paired_ratio
 from frameworktax.errors import UsageError, WorkerError
+from frameworktax.measure import orphans
 from frameworktax.measure.parity import compare
 from frameworktax.measure.protocol import Drawn
 from frameworktax.models.user import Live
@@ -647,6 +648,19 @@ class Delivers:
 
     def finish(self, proof):
         pass
+
+
+def test_what_is_exchanged_for_a_proof_lies_where_a_later_session_removes_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
+    seen = []
+    prover = type("Seen", (Prover,), {"__init__": lambda self, *given: seen.append(given[2])})
+    monkeypatch.setattr(prover, "rest", lambda self: None)
+    monkeypatch.setattr(run, "Prover", prover)
+    run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), [], (), None)
+    assert [(one.parent, one.name.startswith(orphans.NAME)) for one in seen] == [
+        (tmp_path / "cache", True)
+    ]
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(

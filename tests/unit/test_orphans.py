@@ -3,7 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from frameworktax.errors import UsageError
+from frameworktax.host.cache import prune_cache
 from frameworktax.measure import orphans
 
 
@@ -52,3 +57,38 @@ def test_other_folders_are_no_sessions(tmp_path):
     child = begin(tmp_path / "mine")
     orphans.end_of_dead(tmp_path)
     assert ends_by_itself(child)
+
+
+HOLDS = """
+import signal, sys
+from pathlib import Path
+from frameworktax.measure import orphans
+with orphans.scratch(Path(sys.argv[1])) as folder:
+    (folder / "live.pkl").touch()
+    print(folder, flush=True)
+    signal.pause()
+"""
+
+
+def test_a_folder_of_one_who_was_killed_is_removed_by_the_next_session(tmp_path):
+    words = [sys.executable, "-c", HOLDS, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+        made = Path(child.stdout.readline().strip())
+        orphans.end_of_dead(tmp_path)
+        assert list(tmp_path.iterdir()) == [made]  # its maker lives
+        assert list(made.iterdir()) == [made / "live.pkl"]
+        with pytest.raises(UsageError):
+            prune_cache(tmp_path, 0)
+        child.kill()
+    assert made.exists()
+    orphans.end_of_dead(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_for_temporary_files_goes_with_what_runs_in_it(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "real")  # as home folders are on clusters
+    with orphans.scratch(tmp_path / "cache") as folder:
+        daemon = begin(folder)
+    assert daemon.wait() == -9
+    assert list((tmp_path / "real").iterdir()) == []

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from frameworktax.host.cache import remove_of_dead
+from frameworktax.errors import UsageError
+from frameworktax.host.cache import VARIABLE, hold, keep_from_pruning, remove_of_dead
 
 MEASURES = b"frameworktax.measure.worker"
 NAME = "scratch-"
@@ -35,6 +37,30 @@ class Process:
     folder: Path
     command: str
     kept: bool
+
+
+@contextlib.contextmanager
+def scratch(cache: Path) -> Iterator[Path]:
+    """Yield a folder for temporary files; where this process is killed the next session removes it.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    folder = cache.resolve() / f"{NAME}{os.urandom(4).hex()}"
+    with keep_from_pruning(cache):
+        try:
+            held = hold(folder)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write in the cache {cache}: {error.strerror}; "
+                f"free space, or name another folder in {VARIABLE}"
+            ) from error
+        try:
+            yield folder
+        finally:
+            end(folder)
+            os.close(held)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def find(folder: Path) -> list[Process]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax import api, host, models, runtimes, store
 from frameworktax.errors import NothingMeasuredError, UsageError, check_known
+from frameworktax.measure import orphans
 from frameworktax.measure.plan import (
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
@@ -481,11 +481,9 @@ def _deliver(
     nothing = Optimized(candidates=(), undeliverable=undeliverable, final=final)
     found = race.after_proof(found, {})  # reserves are back in where the final left none
     with (
-        tempfile.TemporaryDirectory(
-            prefix="frameworktax-optimize-", ignore_cleanup_errors=True
-        ) as scratch,
+        orphans.scratch(host.cache_folder()) as scratch,
         writing(asked.output),
-        Prover(asked.target, asked.live, Path(scratch), asked.setup_limit) as prover,
+        Prover(asked.target, asked.live, scratch, asked.setup_limit) as prover,
     ):
         delivery = Delivery(asked, folder, prover)
         for attempt in itertools.count(1):
