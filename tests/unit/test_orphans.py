@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from frameworktax import store
 from frameworktax.errors import UsageError
 from frameworktax.host.cache import prune_cache
 from frameworktax.measure import orphans
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.session import MeasuringSession
+from frameworktax.records import Point, Workload
 
 
 def begin(folder, *words: str) -> subprocess.Popen:
@@ -92,3 +96,17 @@ def test_a_folder_for_temporary_files_goes_with_what_runs_in_it(tmp_path):
         daemon = begin(folder)
     assert daemon.wait() == -9
     assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_a_session_with_a_cache_behind_a_link_ends_what_left_its_group(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "real")
+    plan = Plan(
+        points=(Point(workload=Workload(model="mlp"), runtime="null"),), folder=tmp_path / "cache"
+    )
+    with store.Writer(tmp_path / "store", "s") as writer:
+        folder = MeasuringSession(plan, writer)._bench.scratch  # the TMPDIR of its processes
+    daemon = begin(folder)
+    assert [one.number for one in orphans.find(folder)] == [daemon.pid]
+    orphans.end_of_dead(tmp_path / "cache")
+    assert daemon.wait() == -9
