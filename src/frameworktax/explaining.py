@@ -205,4 +205,6 @@ def _other(path: Path) -> Run:
     found = readers.read(path)
     if found is None and not path.is_dir():
         raise UsageError(f"{path}: nothing known is in it; {ACCEPTED}")
+    if found is None and (inside := sorted([*path.glob("*.json"), *path.glob("*.json.gz")])):
+        raise UsageError(f"{path} is no store; name one file in it, such as {inside[0]}")
     return found or _stored(path)

@@ -14,7 +14,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.errors import FrameworktaxError, UsageError
 from frameworktax.explaining import explain
-from frameworktax.report import json_document
+from frameworktax.report import export, json_document
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -98,6 +98,18 @@ def test_anything_else_is_one_line(tmp_path, content):
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_a_folder_of_traces_names_one_of_them(tmp_path):
+    (tmp_path / "host_1.2.pt.trace.json.gz").touch()  # as TensorBoard's handler calls them
+    with pytest.raises(UsageError, match=r"host_1\.2\.pt\.trace\.json\.gz"):
+        explain(tmp_path)
+
+
+def test_a_table_of_its_own_names_what_it_was_made_of(tmp_path):
+    export.write(build(data.sample_records()), tmp_path / "points.csv")
+    with pytest.raises(UsageError, match="explain the store"):
+        explain(tmp_path / "points.csv")
 
 
 def test_nothing_there_and_nothing_asked(tmp_path):

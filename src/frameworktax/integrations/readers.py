@@ -38,6 +38,7 @@ from frameworktax.records import (
     Run,
     Workload,
 )
+from frameworktax.report.rows import CSV_FIELDS
 from frameworktax.stats import mean_interval, t_quantile
 
 MAX_BYTES = 256 * 2**20
@@ -422,6 +423,11 @@ def _rows(path: Path, table: Any) -> list[Row]:
         raise UsageError(
             f"{path}: no column is a latency with its unit (found {', '.join(header)[:120]}); "
             "name one latency_ms, latency_us or seconds"
+        )
+    if {*CSV_FIELDS} <= {*header}:
+        raise UsageError(
+            f"{path} is an export of this tool, without what its numbers were made of; "
+            "explain the store, or the document of --json"
         )
     if len(latencies_at) > 1:
         names = " and ".join(header[i] for i in latencies_at)
