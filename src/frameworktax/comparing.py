@@ -163,6 +163,11 @@ def read(source: Source) -> Run:
     path = Path(source)
     if _is_document(path):
         return json_document.load(path)
+    if path.suffix == ".json" and not path.exists():
+        raise StoreError(
+            f"no file {path}; give a document of --json, or make a baseline: "
+            f"frameworktax compare STORE --save-baseline {path}"
+        )
     return api.read_store(path).run
 
 

@@ -449,3 +449,8 @@ def test_a_host_with_other_load_is_not_calibrated(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="other load"):
         comparing.calibrate(print)
     assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+def test_a_baseline_that_is_missing_is_named_as_a_file(tmp_path):
+    with pytest.raises(StoreError, match="--save-baseline"):
+        comparing.compare(tmp_path / "baseline.json", tmp_path / "baseline.json")
