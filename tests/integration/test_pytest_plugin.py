@@ -146,6 +146,10 @@ def test_latency_against_a_baseline_in_a_file(project):
     told = project()
     assert "1 failed" in told and "frameworktax-baselines.json is no file of baselines" in told
     assert "another exception" not in told
+    project.write(check.replace("{}", "{'lost': ('eager',)}", 1))
+    assert "is no file of baselines" in project()  # before anything is measured
+    kept.unlink()
+    assert "run with --frameworktax-update" in project(ci="true")
 
 
 def test_a_deployment_is_held_to_its_manifest(project):
