@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host, store
-from frameworktax.errors import NothingMeasuredError, UsageError, needs, write_text
+from frameworktax.errors import NothingMeasuredError, UsageError, check_suffix, needs
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
@@ -89,10 +89,15 @@ class Results(Sequence[Measurement]):
         return dump(self.run)
 
     def report(self, path: str | Path) -> Path:
-        """Write the HTML report and return its path."""
-        from frameworktax.report.html import page
+        """Write a report in the format that the suffix names, and return its path.
 
-        write_text(Path(path), page(self.run))
+        Raises:
+            UsageError: no such format, or the file cannot be written.
+        """
+        from frameworktax.report.export import SUFFIXES, write
+
+        check_suffix(Path(path), SUFFIXES)
+        write(self.run, Path(path))
         return Path(path)
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ import sample_records as data
 from rich.console import Console
 
 from frameworktax.analysis.document import build
+from frameworktax.api import Results
 from frameworktax.cli.deliver import Output
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate, Note, Run
@@ -576,3 +577,13 @@ def test_intervals_of_one_process_are_named_as_such_wherever_they_are_shown():
     assert within_one_process(eager.tax_share)
     shown = {n.code: n.severity for b in run_blocks(run) for n in getattr(b, "notes", ())}
     assert shown["few-processes"] == "warning"
+
+
+def test_a_report_from_python_has_the_format_of_its_suffix(tmp_path):
+    results = Results(build(data.sample_records()), tmp_path)
+    for suffix in (".html", ".md", ".csv", ".json"):
+        ours = results.report(tmp_path / f"ours{suffix}")
+        export.write(results.run, tmp_path / f"command{suffix}")
+        assert ours.read_text() == (tmp_path / f"command{suffix}").read_text()
+    with pytest.raises(UsageError):
+        results.report(tmp_path / "report")
