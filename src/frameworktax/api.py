@@ -27,6 +27,7 @@ from frameworktax.measure.plan import (
     DEFAULT_SETUP_LIMIT_S,
     Plan,
     checked,
+    listed,
     points_for,
     why_not,
 )
@@ -205,7 +206,7 @@ def measure(
         NothingMeasuredError: no point could be measured.
         Interrupted: by Ctrl-C; ``results`` of it has what was measured until then.
     """
-    live = None if isinstance(model, str) else unpack(model, inputs)
+    live = unpack(model, inputs)
     workload = Workload(
         model=str(model) if live is None else live.name,
         length=length,
@@ -224,10 +225,10 @@ def measure(
     )
     points = points_for(
         workload,
-        batches=DEFAULT_BATCHES if batch is None else [batch] if isinstance(batch, int) else batch,
-        runtimes=[runtimes] if isinstance(runtimes, str) else runtimes,
-        precisions=[precision] if isinstance(precision, str) else precision,
-        device=pick_device(device),
+        batches=DEFAULT_BATCHES if batch is None else listed(batch),
+        runtimes=listed(runtimes),
+        precisions=listed(precision),
+        device=pick_device(str(device)),
         threads=threads,
     )
     plan = Plan(

@@ -131,7 +131,7 @@ def write_text(path: Path, text: str) -> None:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the closest known name, or an empty string."""
-    close = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = get_close_matches(str(name), list(known), n=1, cutoff=0.5)
     return f", did you mean '{close[0]}'?" if close else ""
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from frameworktax import host, models
 from frameworktax import runtimes as registry
@@ -29,6 +29,7 @@ from frameworktax.records import (
 from frameworktax.runtimes.base import Target
 from frameworktax.stats import UNTIL
 from frameworktax.store import new_session_id
+from frameworktax.store.shards import decode
 
 DEFAULT_BUDGET_S = 60.0
 DEFAULT_PRECISE_S = 20.0
@@ -85,13 +86,8 @@ class Plan:
     deployment: Path | None = None
 
     def __post_init__(self) -> None:
-        threads = (point.threads for point in self.points)
-        numbers = self.processes, *threads, self.until, self.budget_s, self.setup_limit_s
-        if not all(0 < number < math.inf for number in numbers):
-            raise UsageError(
-                "processes, threads, time budget, set-up limit and until must be above zero, "
-                "and finite"
-            )
+        whole = self.processes, *(point.threads for point in self.points)
+        check_numbers(whole, (self.until, self.budget_s, self.setup_limit_s))
         if self.processes > MOST_PROCESSES:
             raise UsageError(
                 f"{self.processes} processes are too many; give {MOST_PROCESSES} or fewer"
@@ -103,6 +99,45 @@ class Plan:
     def warm_up_s(self) -> float:
         """How long one batch size may take to settle in one process."""
         return min(10.0, max(2.0, self.budget_s / 6))
+
+
+def check_numbers(whole: Iterable[int], numbers: Iterable[float]) -> None:
+    """Raise UsageError if one of a plan's numbers is none, or cannot be."""
+    is_whole = all(type(number) is int for number in whole)
+    every = *whole, *numbers
+    if not is_whole or not all(isinstance(n, int | float) and 0 < n < math.inf for n in every):
+        raise UsageError(
+            "processes and threads must be whole numbers, time budget and set-up limit (seconds) "
+            "and until (a fraction) numbers, all above zero, and finite"
+        )
+
+
+def listed(given: Any) -> list[Any]:
+    """Return one value, or several, as a list; a text is one."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+
+
+def check_sizes(option: str, sizes: Iterable[int]) -> None:
+    """Raise UsageError if a size is no whole number, or below 1."""
+    for size in sizes:
+        if type(size) is not int or size < 1:
+            raise UsageError(
+                f"{option} {size!r} cannot be; give whole numbers of 1 or more, as in "
+                "--batch 1,2,4 or batch=[1, 2, 4]"
+            )
+
+
+def of_kinds(workload: Workload) -> Workload:
+    """Return a workload whose fields are of the kinds that they are declared to be.
+
+    Raises:
+        UsageError: one is not.
+    """
+    try:
+        return cast(Workload, decode(Workload, asdict(workload)))
+    except TypeError as error:
+        said = str(error).replace(" - at `$.", " for `")
+        raise UsageError(f"{said}; give sizes and factors as numbers: length=128") from error
 
 
 def completed(workload: Workload) -> Workload:
@@ -167,7 +202,7 @@ def points_for(
     Raises:
         UsageError: a size that cannot be, an unknown runtime or precision, an empty axis.
     """
-    workload = completed(workload)
+    workload = completed(of_kinds(workload))
     batch_list, precision_list = list(batches), list(precisions)
     runtime_list = _runtimes(runtimes, workload.input)
     for name, axis in (("batch", batch_list), ("runtimes", runtime_list)):
@@ -175,8 +210,7 @@ def points_for(
             raise UsageError(f"--{name} is empty; name at least one")
     for precision in precision_list:
         check_known("precision", precision, PRECISIONS)
-    if min(batch_list) < 1:
-        raise UsageError(f"batch {min(batch_list)} cannot be; give 1 or more, as in --batch 1,2,4")
+    check_sizes("batch", batch_list)
     for option, size in (
         ("--batch", max(batch_list)),
         ("--length", workload.length),
@@ -201,7 +235,7 @@ def points_for(
 def _runtimes(names: Iterable[str], input_kind: str) -> list[str]:
     """Return runtime names once each, ``all`` written out."""
     found: list[str] = []
-    for name in names:
+    for name in map(str, names):
         found += registry.every(input_kind) if name == "all" else [registry.get(name).name]
     return list(dict.fromkeys(found))
 

@@ -78,6 +78,13 @@ def wrap(name: str, module: Any, given: Any, batch_dim: int | None) -> Model:
     import torch
 
     example = _as_inputs(name, given)
+    if any(
+        t.is_meta for t in (*module.parameters(), *module.buffers(), *example.tensors().values())
+    ):
+        raise UserModelError(
+            f"{name} has weights or inputs on the meta device, which have no values; load them "
+            "onto the CPU first"
+        )
     dims = _batch_dims(name, example, batch_dim)
 
     def inputs(batch: int) -> Inputs:
@@ -262,8 +269,8 @@ class Live:
     notes: tuple[tuple[str, str], ...] = ()
 
 
-def unpack(model: Any, inputs: Any) -> Live:
-    """Return what is to be measured of a live object; a module is measured as it is.
+def unpack(model: Any, inputs: Any) -> Live | None:
+    """Return what is to be measured of a live object, None for a name; a module is as it is.
 
     Args:
         model: a ``torch.nn.Module``, a pipeline or a SentenceTransformer.
@@ -271,9 +278,15 @@ def unpack(model: Any, inputs: Any) -> Live:
             sentence or an image for one; a list of them is one batch.
 
     Raises:
-        UsageError: there is no example.
+        UsageError: there is no example, or one beside a name.
         UserModelError: the example cannot be used, or the model is not called with tensors.
     """
+    if isinstance(model, str):
+        if inputs is not None:
+            raise UsageError(
+                f"inputs are for a live module; {model} brings its own: leave them out"
+            )
+        return None
     if inputs is None:
         raise UsageError(
             f"a live {type(model).__name__} needs an example of what it is called with: "
@@ -291,6 +304,12 @@ def unpack(model: Any, inputs: Any) -> Live:
                     f"{kind[1]} did not take the example ({one_line(error)[:200]}); give what it "
                     "is called with"
                 ) from error
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        raise UserModelError(
+            f"{type(model).__name__} is no torch.nn.Module; give a module, a name, or "
+            "file.py:function"
+        )
     return Live(type(model).__name__, model, inputs)
 
 

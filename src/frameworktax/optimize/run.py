@@ -18,6 +18,10 @@ from frameworktax.measure.plan import (
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
     Plan,
+    check_numbers,
+    check_sizes,
+    listed,
+    of_kinds,
     refuse_unavailable,
     with_live,
 )
@@ -121,14 +125,16 @@ class Asked:
     workloads: tuple[Workload, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.live = None if isinstance(self.model, str) else unpack(self.model, self.inputs)
-        self.device = api.pick_device(self.device)
+        self.live = unpack(self.model, self.inputs)
+        self.device = api.pick_device(str(self.device))
+        whole = self.processes, self.threads
+        check_numbers(whole, (self.until, self.time_budget, self.setup_limit))
         if not self.command:
             self.command = f"frameworktax optimize {self.model} --batch … -o {self.output}"
             if self.live is not None:
                 self.command = f"ft.optimize(module, inputs, batch=…, output={str(self.output)!r})"
         check_known("--for", self.aim, race.AIMS)
-        self.allow = (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)
+        self.allow = tuple(listed(self.allow))
         for precision in self.allow:
             check_known("--allow", precision, LOWER)
         if self.aim == "throughput" and self.device == "cpu" and self.threads > 1:
@@ -144,11 +150,11 @@ class Asked:
         self.workloads = tuple(self._shapes())
 
     def _shapes(self) -> Iterator[Workload]:
-        batches = _ascending(self.batch)
+        batches = _ascending("batch", self.batch)
         lengths: Sequence[int | None] = [None]
         if self.length is not None:
-            lengths = _ascending(self.length)
-        if not batches or min(batches) < 1 or not lengths:
+            lengths = _ascending("length", self.length)
+        if not batches or not lengths:
             raise UsageError("name at least one batch size, 1 or more, and no empty --length")
         if self.live is not None and lengths != [None]:
             raise UsageError("a live module has the lengths of its inputs; leave out length")
@@ -159,6 +165,7 @@ class Asked:
                 image_size=self.image_size,
                 batch_dim=self.batch_dim,
             )
+            workload = of_kinds(workload)
             if self.live is None:
                 models.check(workload)
             yield from (replace(workload, batch=batch) for batch in batches)
@@ -173,8 +180,9 @@ class Asked:
         return Point(workload=workload, runtime=runtime, platform=self.device, threads=self.threads)
 
 
-def _ascending(sizes: int | Iterable[int]) -> list[int]:
-    return [sizes] if isinstance(sizes, int) else sorted(set(sizes))
+def _ascending(option: str, given: int | Iterable[int]) -> list[int]:
+    check_sizes(option, sizes := listed(given))
+    return sorted(set(sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +322,7 @@ def deliverable(
             f"optimize compares with {REFERENCE}, which {why.partition(';')[0]}; give the "
             "torch module that it was made of"
         )
-    asked = [wanted] if isinstance(wanted, str) else list(wanted)
+    asked = list(map(str, listed(wanted)))
     racing: list[str] = []
     others: list[tuple[str, str]] = []
     for name in [n for one in asked for n in (runtimes.every() if one == "all" else [one])]:

@@ -1,0 +1,80 @@
+"""Arguments of another kind from Python are wrong use, and no TypeError of something inside."""
+
+import pytest
+import torch
+
+import frameworktax as ft
+from frameworktax import api
+from frameworktax.errors import UsageError, UserModelError
+from frameworktax.measure.plan import listed
+from frameworktax.models.user import wrap
+
+NET, X = torch.nn.Linear(4, 4), torch.ones(1, 4)
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(monkeypatch, tmp_path):
+    """Fail where something would be measured."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(api, "run_plan", lambda *_, **__: pytest.fail("it would be measured"))
+
+
+BOTH = [
+    {"batch": "1,4"},
+    {"batch": 1.0},
+    {"batch": [1.5]},
+    {"batch": True},
+    {"batch": [1, None]},
+    {"time_budget": "10s"},
+    {"setup_limit": "5min"},
+    {"until": "3%"},
+    {"processes": "3"},
+    {"processes": 1.5},
+    {"threads": 1.5},
+    {"runtimes": [1]},
+    {"runtimes": 5},
+    {"runtimes": "eager,torchscript"},
+    {"device": 5},
+    {"length": "128"},
+    {"image_size": "224"},
+    {"batch_dim": "0"},
+]
+
+
+@pytest.mark.parametrize("given", [*BOTH, {"width": "2"}, {"precision": torch.float32}, {"by": 1}])
+def test_measure_refuses_what_is_of_another_kind(given):
+    with pytest.raises(UsageError):
+        ft.measure(NET, X, **{"runtimes": "eager", "batch": 1, **given})
+
+
+@pytest.mark.parametrize("given", [*BOTH, {"allow": 8}, {"aim": None}])
+def test_optimize_refuses_what_is_of_another_kind(given):
+    with pytest.raises(UsageError):
+        ft.optimize(NET, X, **given)
+
+
+@pytest.mark.parametrize("verb", [ft.measure, ft.optimize])
+@pytest.mark.parametrize("model", [5, torch.nn.Linear, NET.state_dict(), len])
+def test_what_is_no_module_is_refused_before_a_process_starts(verb, model):
+    with pytest.raises(UserModelError):
+        verb(model, X)
+
+
+@pytest.mark.parametrize("verb", [ft.measure, ft.optimize])
+def test_inputs_beside_a_name_are_not_left_out_silently(verb):
+    with pytest.raises(UsageError, match="inputs"):
+        verb("bert-tiny", X, batch=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [(torch.nn.Linear(4, 4, device="meta"), X), (NET, torch.ones(1, 4, device="meta"))],
+)
+def test_what_has_no_values_cannot_be_measured(module, inputs):
+    with pytest.raises(UserModelError, match="meta"):
+        wrap("Linear", module, inputs, None)
+
+
+def test_a_text_is_one_value():
+    assert listed("eager") == ["eager"] and listed(range(2)) == [0, 1] and listed(None) == [None]
