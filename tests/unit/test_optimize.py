@@ -860,7 +860,7 @@ class Sizes:
     def rest(self, *labels):
         pass
 
-    def prove(self, folder, w, wanted, precision):
+    def prove(self, folder, w, output, wanted, precision):
         self.asked.append((w.length, w.batch))
         failure = "differ" if (w.length, w.batch) in self.failures else ""
         return Proof(wanted, 1e-6, 1e-3, failure)
@@ -1085,6 +1085,9 @@ def test_a_candidate_that_fails_is_out_with_its_reason(status, reason):
     assert {one.runtime: one.reason for one in decided}["openvino"] == f"{status}: {reason}"
 
 
+PEAK = {"value": 1.0}
+
+
 class Talker:
     """A process of the prover: the model, and a deployment that fails at one input.
 
@@ -1100,8 +1103,10 @@ class Talker:
     def request(self, method, limit_s, *, number=0, precision="", **given):
         if self.label == "model":
             Talker.number = number
-            return Drawn(interface={}, sizes=(), made=())
-        if Talker.number == self.at and self.how != "lie":
+            is_other = number == self.at and self.how == "another"
+            output = {"value": 2.0} if is_other else PEAK
+            return Drawn(interface={"output": output}, sizes=(), made=())
+        if Talker.number == self.at and self.how not in ("lie", "another"):
             raise WorkerError(self.how, "it ended")
         lies = Talker.number == self.at and self.how == "lie"
         made = [np.ones(3) * (1.01 if lies else 1.0)]
@@ -1111,22 +1116,22 @@ class Talker:
         pass
 
 
-@pytest.mark.parametrize("how", ["lie", "crashed", "timeout", "out-of-memory"])
+@pytest.mark.parametrize("how", ["lie", "another", "crashed", "timeout", "out-of-memory"])
 @pytest.mark.parametrize("at", [0, 31])
 def test_one_input_in_32_is_enough_to_fail_the_proof(tmp_path, monkeypatch, at, how):
     monkeypatch.setattr(delivery, "Worker", Talker)
     monkeypatch.setattr(Talker, "at", at)
     monkeypatch.setattr(Talker, "how", how)
     prover = Prover(Target(), None, tmp_path, 1.0)
-    found = prover.prove(tmp_path, W1)
+    found = prover.prove(tmp_path, W1, PEAK)
     assert found.draws == at
     assert f"input {at + 1}" in found.failure
     monkeypatch.setattr(Talker, "at", 32)
-    assert prover.prove(tmp_path, W1) == Proof(32, 0.0, 1e-3)
-    assert prover.prove(tmp_path, W1, precision="int8").tolerance == 0.1
+    assert prover.prove(tmp_path, W1, PEAK) == Proof(32, 0.0, 1e-3)
+    assert prover.prove(tmp_path, W1, PEAK, precision="int8").tolerance == 0.1
     # a hundredth is within int8's tolerance, and far beyond float32's
     monkeypatch.setattr(Talker, "at", at)
-    assert bool(prover.prove(tmp_path, W1, precision="int8").failure) == (how != "lie")
+    assert bool(prover.prove(tmp_path, W1, PEAK, precision="int8").failure) == (how != "lie")
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):

@@ -302,7 +302,8 @@ class Delivery:
     def _proof(self, workload: Workload, shape: Shape, wanted: int) -> Proof:
         """Compare outputs at a workload, as what serves a shape computes them."""
         precision = runtimes.get(str(shape.runtime)).computes_in(workload.precision)
-        return self._prover.prove(self._folder, workload, wanted, precision)
+        output = self.manifest.interface.output
+        return self._prover.prove(self._folder, workload, output, wanted, precision)
 
     def _workload(self, shape: Shape) -> Workload:
         return replace(self._asked.workloads[0], length=shape.length, batch=shape.batch)
@@ -581,23 +582,32 @@ class Prover:
         return Interface(**drawn.interface), drawn.sizes, drawn.made
 
     def prove(
-        self, folder: Path, workload: Workload, wanted: int = DRAWS, precision: str = "float32"
+        self,
+        folder: Path,
+        workload: Workload,
+        output: Any,
+        wanted: int = DRAWS,
+        precision: str = "float32",
     ) -> Proof:
         """Compare outputs at one shape over drawn inputs; stops at the first that differ.
 
         Args:
             folder: of the deployment.
             workload: the shape.
+            output: the structure that the deployment returns, with values that are no tensors.
             wanted: inputs that prove something.
             precision: what serves the shape computes in.
         """
         proof = Proof(0, 0.0, parity.TOLERANCE[precision])
         for number in range(TRIES * wanted):
             try:
-                self._draw(workload, number)
+                drawn = self._draw(workload, number)
                 found = self._serve(folder, number, precision)
             except WorkerError as error:
                 return replace(proof, failure=f"input {number + 1}: {error}")
+            if drawn.interface["output"] != output:
+                why = "the module returns another structure or plain value; make that a tensor"
+                return replace(proof, failure=f"input {number + 1} of {wanted}: {why}")
             if found.within_tolerance is False:
                 why = found.reason or f"outputs differ at {found.worst}"
                 return replace(proof, failure=f"input {number + 1} of {wanted}: {why}")
