@@ -737,3 +737,22 @@ def test_constants_may_be_repeated_and_not_changed():
     for args, kwargs in ((("x", 3.0), {"ids": "i"}), (("x", None), {"ids": "i"}), (("x",), {})):
         with pytest.raises(DeploymentError):
             bind(args, kwargs)
+
+
+def test_a_default_that_the_example_left_out_may_be_given_and_not_changed():
+    import torch
+
+    class Turns(torch.nn.Module):
+        def forward(self, x, flip=False, *, size=2, odd=(), mask=None):
+            return x
+
+    given = models.base.Inputs((torch.ones(1),), {"size": 3})
+    model = models.base.Model(Turns(), lambda batch: given, {"args.0": 0})
+    interface = Interface(**through_json(asdict(deployment.describe(model, torch.ones(1)))))
+    assert interface.constants == {"kwargs.size": 3, "kwargs.flip": False}
+    bind = binder(interface)
+    assert bind(("x", False), {"size": 3, "mask": None}) == bind(("x",), {"flip": False}) == ["x"]
+    for args, kwargs in ((("x", True), {}), (("x", 0), {}), (("x",), {"flip": None}),
+                         (("x",), {"size": 2})):  # fmt: skip
+        with pytest.raises(DeploymentError):
+            bind(args, kwargs)

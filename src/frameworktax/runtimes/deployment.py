@@ -25,7 +25,7 @@ import os
 import platform
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ class Interface:
         parameters: name, kind and whether there is a default, in the order of ``forward``.
         inputs: paths of the tensors (``args.0``, ``kwargs.input_ids``), in the artefact's order.
         dtypes: of the inputs, as torch writes them without its prefix.
-        constants: path → value of what else the example was called with.
+        constants: path → value of what else the example was called with, or left at a plain default.
         output: the structure of what is returned; see ``tree``.
     """
 
@@ -131,13 +131,16 @@ def describe(model: Model, result: Any) -> Interface:
                 "unavailable", f"{path} is {_shown(value)}; pass tensors and plain, finite values"
             )
     found = inspect.signature(model.module.forward).parameters.values()
-    return Interface(
+    made = Interface(
         parameters=[(p.name, p.kind.name, p.default is not _NONE) for p in found],
         inputs=list(tensors),
         dtypes=[_dtype(v) for v in tensors.values()],
-        constants=constants,
         output=tree(result),
     )
+    given = {made.parameter(path) for path, _ in inputs.items()}
+    left = {p.name: p.default for p in found if p.name not in given and p.default is not _NONE}
+    defaults = {f"kwargs.{name}": v for name, v in left.items() if v is not None and _is_plain(v)}
+    return replace(made, constants={**constants, **defaults})
 
 
 def _is_plain(value: Any) -> bool:
