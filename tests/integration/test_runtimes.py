@@ -304,8 +304,12 @@ def test_int8_of_a_convolution_and_a_head_that_narrows(tmp_path: Path) -> None:
     assert "quantize_dynamic: 2 of 2 " in dict(loaded.notes())["quantised-weights"]
 
 
-def test_int8_without_a_linear_layer_is_refused() -> None:
-    model = Model(torch.nn.ReLU(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+@pytest.mark.parametrize(
+    ("module", "inputs"), [(torch.nn.ReLU(), 1), (torch.nn.MultiheadAttention(4, 1), 3)]
+)
+def test_int8_without_a_linear_layer_is_refused(module: torch.nn.Module, inputs: int) -> None:
+    """Torch leaves the one of its attention as it is."""
+    model = Model(module, lambda b: Inputs((torch.ones(b, 4),) * inputs), {"args.0": 0})
     with pytest.raises(WorkerError, match=r"linear layer.*--precision") as caught:
         runtimes.get("eager").load(model, Target(precision="int8"), Path())
     assert caught.value.status == "unavailable"

@@ -96,7 +96,8 @@ def quantized(module: torch.nn.Module) -> torch.nn.Module:
     """
     import torch
 
-    if not any(isinstance(layer, torch.nn.Linear) for layer in module.modules()):
+    # By type, as torch does: it leaves a linear layer that belongs to attention as it is.
+    if not any(type(layer) is torch.nn.Linear for layer in module.modules()):
         raise WorkerError("unavailable", "no linear layer to quantise; choose another --precision")
     try:
         from torch.ao.quantization import quantize_dynamic
