@@ -685,8 +685,13 @@ def test_a_library_s_output_is_stood_in_for():
     assert built[1] == ("b", "c")
     assert built.pooled is None
     assert "cache" not in built
-    with pytest.raises(AttributeError, match="cache"):
+    assert deployment.left_out(structure) == built.left_out == ["cache"]
+    assert deployment.left_out(tree([{"a": torch.ones(1), "b": (given, given)}])) == ["cache"] * 2
+    assert deployment.left_out(tree(torch.ones(1))) == []
+    with pytest.raises(AttributeError, match="'cache' is no tensor"):
         _ = built.cache
+    with pytest.raises(AttributeError, match="only last, states"):
+        _ = built.other
     with pytest.raises(WorkerError, match="object"):
         tree((torch.ones(1), cache))
 

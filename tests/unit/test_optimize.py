@@ -1012,6 +1012,15 @@ def test_shapes_between_are_shown_with_their_lengths(tmp_path):
     assert "batch 2, length 16; batch 2, length 20." in hint
 
 
+def test_what_a_deployment_leaves_out_of_the_output_is_named(tmp_path):
+    manifest = padded(tmp_path, Sizes())
+    output = {"mapping": {}, "class": "Output", "none": [], "left_out": ["past_key_values"]}
+    named = replace(manifest, interface=replace(manifest.interface, output=output))
+    assert "past_key_values" in blocks.shapes_table(named).hint
+    assert "Left out" in blocks.readme(named)
+    assert "Left out" not in blocks.readme(manifest)
+
+
 def test_what_makes_a_deployment_anew_is_a_command_or_the_callers_python(tmp_path):
     manifest = padded(tmp_path, Sizes())
     for is_live, language in ((False, "bash"), (True, "python")):

@@ -26,7 +26,7 @@ from frameworktax.report.families import families
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.run_blocks import BREAKDOWN, breakdown_cells
 from frameworktax.report.words import NONE, milliseconds, plus_minus
-from frameworktax.runtimes.deployment import Manifest, served, shape_name
+from frameworktax.runtimes.deployment import Manifest, left_out, served, shape_name
 
 if TYPE_CHECKING:
     from frameworktax.optimize.race import Candidate
@@ -66,7 +66,7 @@ def headline(found: Optimized) -> str:
 
 
 def shapes_table(manifest: Manifest) -> Table:
-    """Return what serves each shape that was asked for, and what is said of those between."""
+    """Return what serves each shape that was asked for, those between, and what is left out."""
     return listed(
         "Delivered: latency in ms, gain over eager (95 % interval), largest difference of outputs",
         [shape for shape in manifest.shapes if not shape.is_between],
@@ -81,11 +81,11 @@ def shapes_table(manifest: Manifest) -> Table:
                 else f"{shape.difference:.0e} ({shape.tolerance:g})"
             ),
         },
-        hint=" ".join(_between(manifest)),
+        hint=" ".join(_hints(manifest)),
     )
 
 
-def _between(manifest: Manifest) -> Iterator[str]:
+def _hints(manifest: Manifest) -> Iterator[str]:
     more = [shape for shape in served(manifest.shapes) if shape.is_between]
     if more:
         sizes = "; ".join(map(shape_name, more[:20]))
@@ -100,6 +100,8 @@ def _between(manifest: Manifest) -> Iterator[str]:
         )
     if manifest.unpadded:
         yield f"Not padded: {manifest.unpadded}."
+    if left := left_out(manifest.interface.output or {}):
+        yield f"Left out of what it returns, as no tensor: {', '.join(left)}."
 
 
 def triple(estimate: Estimate | None) -> tuple[float, float, float] | None:

@@ -79,7 +79,7 @@ class Interface:
         parameters: name, kind and whether there is a default, in the order of ``forward``.
         inputs: paths of the tensors (``args.0``, ``kwargs.input_ids``), in the artefact's order.
         dtypes: of the inputs, as torch writes them without its prefix.
-        constants: path → value of what else the example was called with, or left at a plain default.
+        constants: path → value of what else the example was called with, or left as its default.
         output: the structure of what is returned; see ``tree``.
     """
 
@@ -161,7 +161,7 @@ def tree(result: Any) -> Any:
 
     ``{"tensor": dtype}``, ``{"value": plain}``, ``{"tuple": [...]}`` (``names`` of a named one),
     ``{"list": [...]}``, or ``{"mapping": {key: ...}}`` with the name of its class and its fields
-    that are None. What a mapping holds beside these is left out.
+    that are None. What a mapping holds beside these, as a cache, is ``left_out`` by name.
 
     Raises:
         WorkerError: another kind of object.
@@ -185,15 +185,30 @@ def tree(result: Any) -> Any:
         kinds = torch.Tensor | tuple | list | Mapping | Plain
         known = {k: v for k, v in result.items() if isinstance(v, kinds)}
         own: list[str] = [f.name for f in fields(result)] if is_dataclass(result) else []
+        left = [key for key in result if key not in known]
         return {
             "mapping": {key: tree(value) for key, value in known.items()},
             "class": type(result).__name__,
             "none": [name for name in own if getattr(result, name, None) is None],
+            **({"left_out": left} if left else {}),
         }
     raise WorkerError(
         "unavailable",
         f"the output holds {_shown(result)}; return tensors, tuples, lists, dicts, finite values",
     )
+
+
+def parts(structure: Any) -> list[Any]:
+    """Return the trees that a tree holds, in order."""
+    if "mapping" in structure:
+        return list(structure["mapping"].values())
+    return structure.get("tuple") or structure.get("list") or []
+
+
+def left_out(structure: Any) -> list[str]:
+    """Return the names of what a tree leaves out of an output."""
+    inner = [name for part in parts(structure) for name in left_out(part)]
+    return [*structure.get("left_out", ()), *inner]
 
 
 # --- what serves which shape ----------------------------------------------------------------------

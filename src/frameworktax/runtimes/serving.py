@@ -456,12 +456,18 @@ class Outputs(OrderedDict[str, Any]):
 
     none: Sequence[str] = ()
     """Fields that the module left None."""
+    left_out: Sequence[str] = ()
+    """Entries of the module's that the deployment lacks."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
         if name in self.none:
             return None
+        if name in self.left_out:
+            raise AttributeError(
+                f"'{name}' is no tensor: deployments leave it out; call the module"
+            )
         raise AttributeError(f"the deployment's output has no '{name}', only {', '.join(self)}")
 
     def __getitem__(self, key: Any) -> Any:
@@ -476,13 +482,7 @@ def dtypes_of(structure: Any) -> list[str]:
     """Return the dtypes of a tree's tensors, in order."""
     if "tensor" in structure:
         return [structure["tensor"]]
-    return [dtype for part in _parts(structure) for dtype in dtypes_of(part)]
-
-
-def _parts(structure: Any) -> list[Any]:
-    if "mapping" in structure:
-        return list(structure["mapping"].values())
-    return structure.get("tuple") or structure.get("list") or []
+    return [dtype for part in deployment.parts(structure) for dtype in dtypes_of(part)]
 
 
 def builder(structure: Any) -> Build:
@@ -491,7 +491,7 @@ def builder(structure: Any) -> Build:
         return next
     if "value" in structure:
         return lambda _: structure["value"]
-    parts = [builder(part) for part in _parts(structure)]
+    parts = [builder(part) for part in deployment.parts(structure)]
     if "mapping" not in structure:
         made: Any = list if "list" in structure else tuple
         if "names" in structure:
@@ -505,6 +505,7 @@ def builder(structure: Any) -> Build:
     def build(tensors: Iterator[Any]) -> Outputs:
         found = Outputs((key, part(tensors)) for key, part in pairs)
         found.none = structure["none"]
+        found.left_out = structure.get("left_out", ())
         return found
 
     return build
