@@ -188,7 +188,7 @@ def test_arrays_are_float32_where_the_module_returns_bfloat16(takes_torch):
     [
         ((np.ones((5, 4), np.float32),), {}, "x (5, 4)"),
         ((np.ones((8, 4), np.float32),), {}, "all were slower"),
-        ((np.ones((1, 4), np.float64),), {}, "'x' is float64"),
+        ((np.ones((1, 4), np.float64),), {}, "takes float32; convert it"),
         (([1.0],), {}, "'x' is a list"),
         ((), {}, "no x given"),
         ((np.ones((1, 4), np.float32), 2.0), {}, "scale was given"),

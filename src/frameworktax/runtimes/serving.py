@@ -178,7 +178,9 @@ class StandIn:
                 raise DeploymentError("torch tensors and numpy arrays are mixed; give one kind")
             given = str(t.dtype).removeprefix("torch.")
             if given != dtype:
-                raise DeploymentError(f"'{name}' is {given}, the deployment takes {dtype}")
+                raise DeploymentError(
+                    f"'{name}' is {given}, the deployment takes {dtype}; convert it before the call"
+                )
         return bool(kinds and kinds[0])
 
 
