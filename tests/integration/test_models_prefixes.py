@@ -171,6 +171,7 @@ def test_folders_and_types_that_are_none(folder, tmp_path, monkeypatch) -> None:
     refused("save_pretrained", model=f"hf:{empty}")
     refused("save_pretrained", model=f"hf:{tmp_path}/absent")
     refused("hf: cannot be loaded", model="hf:")
+    refused("no folder ./none", model="hf:./none")
     for text in ("{", "[]", '"bert"'):
         (empty / "config.json").write_text(text)
         refused("save_pretrained", model=f"hf:{empty}")

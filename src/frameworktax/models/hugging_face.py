@@ -323,8 +323,10 @@ def _config(name: str, workload: Workload) -> Any:
                 "(a model on the hub: hf:owner/name; a folder: hf:./name)"
             )
         return CONFIG_MAPPING[name]()
+    if not is_folder and name[0] in "./":
+        raise UsageError(f"no folder {name} (for hf:{name}); name one written by save_pretrained")
     try:
-        if not is_folder and name[0] not in "./":
+        if not is_folder:
             _ask_hub()
         settings, _ = PreTrainedConfig.get_config_dict(name)
         foreign = settings.get("model_type") not in CONFIG_MAPPING_NAMES
