@@ -587,3 +587,11 @@ def test_a_report_from_python_has_the_format_of_its_suffix(tmp_path):
         assert ours.read_text() == (tmp_path / f"command{suffix}").read_text()
     with pytest.raises(UsageError):
         results.report(tmp_path / "report")
+
+
+@pytest.mark.parametrize(
+    ("threads", "said"), [(1, "2, 1 thread a core"), (2, "2, 2 threads a core"), (None, "2")]
+)
+def test_threads_of_a_core_are_counted_in_words(threads, said):
+    one = replace(data.ENVIRONMENT, cores=2, threads_per_core=threads)
+    assert dict(run_document.facts(one))["cores"] == said

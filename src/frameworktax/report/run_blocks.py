@@ -507,7 +507,7 @@ def facts(environment: Environment) -> list[tuple[str, str]]:
         ("host", e.host),
         ("system", e.system),
         ("processor", e.cpu),
-        ("cores", f"{e.cores}, {e.threads_per_core or 'unknown'} threads a core"),
+        ("cores", f"{e.cores}{_a_core(e.threads_per_core)}"),
         ("memory", f"{e.memory_bytes / 2**30:.1f} GiB" if e.memory_bytes else None),
         ("load at the start", e.load_1min),
         ("governor", e.governor),
@@ -521,6 +521,10 @@ def facts(environment: Environment) -> list[tuple[str, str]]:
         *(("GPU", _listed(gpu)) for gpu in e.gpus),
     ]
     return [(name, str(value)) for name, value in known if value is not None]
+
+
+def _a_core(threads: int | None) -> str:
+    return f", {threads} thread{'s' * (threads != 1)} a core" if threads else ""
 
 
 def _listed(values: Mapping[str, object]) -> str | None:
