@@ -10,7 +10,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.formulas import WhatIf, predict
 from frameworktax.errors import UsageError
 from frameworktax.records import Attribution
-from frameworktax.report import charts, html, page_data, trace_blocks
+from frameworktax.report import charts, html, page_data, run_blocks, trace_blocks
 from frameworktax.report.families import families
 
 
@@ -53,7 +53,20 @@ def test_every_axis_with_two_values_has_its_lines(run):
     assert len(widths) == len(data.BATCHES)
     (free,) = lines[0].values["free"]
     assert free == {"x": pytest.approx(4.06, abs=0.1), "text": free["text"]}
-    assert free["text"].startswith("eager: ") and free["text"].endswith(" 4.06")
+    assert free["text"].startswith("eager: ") and free["text"].endswith(" batch 4")
+
+
+def test_a_free_batch_size_is_the_same_number_in_the_table_the_tile_and_the_picture(run):
+    family = families(run)[0]
+    cell = run_blocks.free_cell(family.curve("eager"))
+    tile = next(tile for tile in html._tiles(family) if tile[0] == "Free batch size")
+    (free,) = charts.free_of(family)
+    assert cell.text == tile[1] == free["text"].rpartition(" ")[2] == "4"
+    assert cell.exact in tile[2] and cell.exact.startswith("4.06")
+    curve = family.curve("eager")
+    one = replace(curve, free_batch=replace(curve.free_batch, value=1.13))
+    none = replace(family, curves=tuple(one if c == curve else c for c in family.curves))
+    assert charts.free_of(none) == []
 
 
 def test_columns_give_back_what_was_measured(run):

@@ -30,6 +30,7 @@ from frameworktax.report.words import (
     milliseconds,
     percent,
     tax,
+    whole,
 )
 
 AXES: Mapping[str, Mapping[str, str]] = WORDS["axes"]
@@ -130,11 +131,11 @@ def _others(point: Point, axis: str) -> Point:
 def free_of(family: Family) -> list[dict[str, Any]]:
     """Return the free batch size of eager, or of the first runtime, with its text."""
     curve = family.curve(family.reference)
-    if curve is None or curve.free_batch is None or curve.free_batch.value <= 1:
+    if curve is None or curve.free_batch is None or whole(curve.free_batch.value) <= 1:
         return []
     value = curve.free_batch.value
     bound = "at least " if curve.free_is_lower_bound else ""
-    return [{"x": value, "text": f"{family.reference}: free up to {bound}batch {value:.3g}"}]
+    return [{"x": value, "text": f"{family.reference}: free up to {bound}batch {whole(value)}"}]
 
 
 def _line(

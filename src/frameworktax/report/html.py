@@ -160,9 +160,9 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
             made.append(("Framework tax", value, about))
     curve = family.curve(runtime)
     if curve is not None and curve.free_batch is not None:
-        text, ends = run_blocks.free_text(curve, ".2g")
-        about = f"{runtime}, within 10 % of batch 1{ends and f', {ends}'}"
-        made.append(("Free batch size", text, about))
+        free = run_blocks.free_cell(curve)
+        about = f"{runtime}, within 10 % of batch 1: {free.exact}"
+        made.append(("Free batch size", free.text, about))
     best = next(iter(recommend(family.smallest)), None)
     if best is not None and best.gain is not None:
         about = f"{either(best.runtimes)} over eager at batch {batch}, outputs equal"

@@ -5,7 +5,6 @@ A function of a family returns its tables; one without rows is not shown.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -59,6 +58,7 @@ from frameworktax.report.words import (
     size_text,
     time_text,
     warm,
+    whole,
 )
 from frameworktax.stats import within_one_process
 
@@ -122,7 +122,7 @@ def latencies(family: Family) -> Table:
         [
             Cell(runtime),
             *(_latency(family.at.get((runtime, batch))) for batch in family.batches),
-            *([_free(family.curve(runtime))] if has_free else []),
+            *([free_cell(family.curve(runtime))] if has_free else []),
             *([_outputs(family, runtime)] if has_outputs else []),
         ]
         for runtime in family.runtimes
@@ -167,22 +167,13 @@ def _estimate(estimate: Estimate | None, text: str = "") -> Cell:
     return Cell(shown, note=plus_minus(estimate), exact=interval(estimate))
 
 
-def _free(curve: Curve | None) -> Cell:
+def free_cell(curve: Curve | None) -> Cell:
+    """Return a free batch size, ``≥`` before a lower bound; exactly it lies between two sizes."""
     if curve is None or curve.free_batch is None:
         return UNKNOWN
-    text, ends = free_text(curve)
-    least = "≥ " if curve.free_is_lower_bound else ""
-    whole = math.floor(curve.free_batch.value + 1e-9)
-    return Cell(f"{least}{whole}", exact=f"{text}{f' ({ends})' if ends else ''}")
-
-
-def free_text(curve: Curve, digits: str = ".3g") -> tuple[str, str]:
-    """Return a free batch size, ``≥`` before a lower bound, and the ends of its interval."""
-    if curve.free_batch is None:
-        return NONE, ""
     free, least = curve.free_batch, "≥ " if curve.free_is_lower_bound else ""
-    ends = f"{free.low:{digits}} to {free.high:{digits}}" if has_interval(free) else ""
-    return f"{least}{free.value:{digits}}", ends
+    ends = f" ({free.low:.3g} to {free.high:.3g})" if has_interval(free) else ""
+    return Cell(f"{least}{whole(free.value)}", exact=f"{least}{free.value:.3g}{ends}")
 
 
 def _outputs(family: Family, runtime: str) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +60,11 @@ def points_text(points: Points) -> str:
     if points.measured == points.asked:
         return f"{points.asked} point{'s' * (points.asked != 1)}"
     return f"{points.measured} of {points.asked} points"
+
+
+def whole(batch: float) -> int:
+    """Return the largest batch size that is not beyond one that was interpolated."""
+    return math.floor(batch + 1e-9)
 
 
 def percent(share: float | None) -> str:
