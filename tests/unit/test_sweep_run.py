@@ -370,7 +370,10 @@ def test_a_dry_run_and_a_summary_in_words(tmp_path):
     assert [cell.text for cell in first] == ["1", "mlp", "eager", "batch 1", "open"]
     text = forecast(before)
     assert re.findall(r"\d+", text[0]) == ["4", "4", "2", "0"]
-    assert "0 of 4 points" in text[1] and text[2].startswith("time budget 5 s; ")
+    assert "store" not in text[1] and text[2].startswith("time budget 5 s; ")
+    assert "2 of 4 points" in forecast(replace(before, known=2))[1]
+    every = forecast(replace(before, known=4))[1]
+    assert "store" in every and " of 4 " not in every
     executor = FakeExecutor(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
     done = sweep(tmp_path, executor).run()
     done.wall_ns = 12_000_000_000

@@ -194,7 +194,8 @@ def forecast(plan: SweepPlan) -> list[str]:
         f"{counts['measured']} measured already"
     ]
     if to_do:
-        source = f"for {plan.known} of {to_do} points from the store; {RULE}"
+        known = f"for {plan.known} of {to_do} points from the store; for the others "
+        source = "from the store" if plan.known == to_do else f"{known if plan.known else ''}{RULE}"
         lines.append(f"about {duration(plan.whole_s)} ({source})")
         budget = plan.study.settings.time_budget
         if budget is not None:

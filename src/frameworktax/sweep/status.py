@@ -37,7 +37,7 @@ ROUNDS = 5
 MEMORY_BYTES = 500_000_000
 """Of a measuring process of which nothing is known: torch, transformers and a small model."""
 FLOOR_BYTES = 60_000_000
-RULE = f"where nothing is known, {LOAD_S:.0f} s a process and {POINT_S:.0f} s a point and process"
+RULE = f"{LOAD_S:.0f} s a process and {POINT_S:.0f} s a point and process"
 
 
 @dataclass(frozen=True, slots=True)
