@@ -384,6 +384,9 @@ def test_a_dry_run_and_a_summary_in_words(tmp_path):
                for p, one in done.statuses.items()}  # fmt: skip
     done.statuses = {p: PointStatus(status) for p, status in lacking.items()}
     assert summary(done)[-1] == "2 points measured, 2 not available here; took 12 s"
+    done.plan = replace(before, statuses={**before.statuses, EAGER: PointStatus("measured")})
+    assert EAGER in before.statuses
+    assert summary(done)[-1].startswith("2 points measured, 1 of them before, 2 not ")
     json.dumps(before.as_data())
 
 

@@ -225,7 +225,9 @@ def summary(results: SweepResults) -> list[str]:
     counts = Counter(one.status for one in results.statuses.values())
     measured, unavailable = counts.pop("measured", 0), counts["unavailable"]
     asked = points_text(Points(asked=len(results.statuses) - unavailable, measured=measured))
-    parts = [f"{counts[status]} {STATUSES[status]}" for status in STATUSES if counts[status]]
+    before = sum(one.status == "measured" for one in results.plan.statuses.values())
+    parts = [f"{before} of them before"] if before else []
+    parts += [f"{counts[status]} {STATUSES[status]}" for status in STATUSES if counts[status]]
     lines = [
         f"given up: {point_name(point)}: {one.reason}"
         for point, one in results.statuses.items()
