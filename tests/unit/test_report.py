@@ -18,7 +18,7 @@ from frameworktax.analysis.document import build
 from frameworktax.api import Results
 from frameworktax.cli.deliver import Output
 from frameworktax.errors import StoreError, UsageError
-from frameworktax.records import Estimate, Note, Run
+from frameworktax.records import Advice, Estimate, Note, Run
 from frameworktax.report import blocks, charts, export, html, json_document, page_data, rows, vega
 from frameworktax.report import run_blocks as run_document
 from frameworktax.report.families import families
@@ -595,3 +595,28 @@ def test_a_report_from_python_has_the_format_of_its_suffix(tmp_path):
 def test_threads_of_a_core_are_counted_in_words(threads, said):
     one = replace(data.ENVIRONMENT, cores=2, threads_per_core=threads)
     assert dict(run_document.facts(one))["cores"] == said
+
+
+def test_an_action_for_several_points_is_one_item_with_the_range_of_its_gains():
+    def one(length, low, high, action, kind):
+        gain = Estimate(value=low, low=low, high=high, method="", n=2)
+        return Advice(action=action, evidence=f"m, length {length}: why", gain=gain, kind=kind)
+
+    given = [
+        one(16, 2.0, 3.0, "use openvino at batch 1 to 4", "measured"),
+        one(32, 1.5, 2.5, "use openvino at batch 1 to 4", "measured"),
+        one(64, 1.3, 1.4, "use openvino at batch 1", "measured"),
+        one(16, 3.0, 4.0, "at most 4.0 × with eager at batch 1", "bound"),
+        one(32, 2.0, 2.1, "at most 2.1 × with eager at batch 1", "bound"),
+    ]
+    (found,) = run_document.advice_blocks(given)
+    assert [(item.lead, item.text) for item in found.items] == [
+        ("1.5 to 3.0 ×", "use openvino at batch 1 to 4"),
+        ("1.3 to 1.4 ×", "use openvino at batch 1"),
+        ("≤ 4.0 ×", "at most 4.0 × with eager at batch 1"),
+    ]
+    assert "length 16 (2.0 to 3.0 ×)" in found.items[0].detail
+    assert "length 32 (≤ 2.1 ×)" in found.items[2].detail
+    many = [one(n, 2.0, 3.0, "use openvino", "measured") for n in range(20)]
+    (item,) = run_document.advice_blocks(many)[0].items
+    assert item.detail.count("length") == run_document.POINTS and "14 more" in item.detail

@@ -101,28 +101,28 @@ class Family:
                 continue
             numbers = sorted({n for text in texts for n in equal[code, text]})
             points = [measured[n] for n in numbers]
-            found.append((_who(points, whole), code, _merged(texts)))
+            found.append((_who(points, whole), code, merged(texts)))
         return found
 
 
-def _merged(texts: Sequence[str]) -> str:
+def merged(texts: Sequence[str], numbers: re.Pattern[str] = NUMBER) -> str:
     """Return texts that differ in numbers alone as one, with the range of each number.
 
-    >>> _merged(["up to 7 % longer, asked for 3 %", "up to 23 % longer, asked for 3 %"])
+    >>> merged(["up to 7 % longer, asked for 3 %", "up to 23 % longer, asked for 3 %"])
     'up to 23 % longer, asked for 3 %'
-    >>> _merged(["interval ±8.0%", "interval ±40.7%"])
+    >>> merged(["interval ±8.0%", "interval ±40.7%"])
     'interval ±8.0 to 40.7%'
     """
     if len(texts) == 1:
         return texts[0]
-    columns = zip(*(NUMBER.findall(text) for text in texts), strict=True)
+    columns = zip(*(numbers.findall(text) for text in texts), strict=True)
     ranges = [(min(column, key=_value), max(column, key=_value)) for column in columns]
-    words = NUMBER.split(texts[0])
-    merged = words[0]
+    words = numbers.split(texts[0])
+    text = words[0]
     for (low, high), after in zip(ranges, words[1:], strict=True):
-        is_one = _value(low) == _value(high) or merged.endswith("up to ")
-        merged += (high if is_one else f"{low} to {high}") + after
-    return merged
+        is_one = _value(low) == _value(high) or text.endswith(("up to ", "at most "))
+        text += (high if is_one else f"{low} to {high}") + after
+    return text
 
 
 def _value(number: str) -> float:

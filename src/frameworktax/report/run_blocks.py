@@ -5,6 +5,7 @@ A function of a family returns its tables; one without rows is not shown.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -36,7 +37,7 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.families import Family, families, latency_of
+from frameworktax.report.families import Family, families, latency_of, merged
 from frameworktax.report.trace_blocks import prediction_blocks, trace_blocks
 from frameworktax.report.words import (
     NONE,
@@ -65,6 +66,10 @@ from frameworktax.stats import within_one_process
 CHANGING = frozenset(WORDS["changing"])
 """Codes of a point's notes that change the answer, or how far it may be believed."""
 ONE_PROCESS = "intervals are within one process: how processes differ is not in them"
+SIZE = re.compile(r"\b\d+(?:\.\d+)?(?= [%×])")
+"""A share or a gain in the text of an action."""
+POINTS = 6
+"""Points of one action that are named."""
 PATH = 24
 """Width to which the path of a layer is cut at its head where space is short."""
 OUTPUTS: Mapping[str, tuple[str, str, str]] = WORDS["outputs"]
@@ -429,17 +434,31 @@ def not_measured(family: Family) -> list[Block]:
 
 
 def advice_blocks(advice: Iterable[Advice]) -> list[Block]:
-    """Return what to do, in the order given."""
-    items = [
-        Item(
-            f"≤ {times(a.gain.high)}" if a.kind == "bound" else times_range(a.gain),
-            a.action,
-            f"{a.kind}{', within one process' * within_one_process(a.gain)}; {a.evidence}",
-            style="strong" if a.kind == "measured" else "",
-        )
-        for a in advice
-    ]
-    return [Items("What to do", tuple(items))] if items else []
+    """Return what to do, in the order given: an action once for all points that it is for."""
+    alike: dict[tuple[str, str], list[Advice]] = defaultdict(list)
+    for one in advice:
+        alike[one.kind, SIZE.sub("", one.action)].append(one)
+    return [Items("What to do", tuple(map(_item, alike.values())))] if alike else []
+
+
+def _item(same: Sequence[Advice]) -> Item:
+    first, gains = same[0], [one.gain for one in same]
+    whole = first.gain.at(first.gain.value, min(g.low for g in gains), max(g.high for g in gains))
+    evidence = first.evidence
+    if len(same) > 1:
+        points = [f"{a.evidence.partition(': ')[0]} ({_gain(a.kind, a.gain)})" for a in same]
+        more = len(points) - POINTS
+        evidence = "; ".join([*points[:POINTS], *[f"{more} more"] * (more > 0)])
+    return Item(
+        _gain(first.kind, whole),
+        merged([one.action for one in same], SIZE),
+        f"{first.kind}{', within one process' * within_one_process(*gains)}; {evidence}",
+        style="strong" if first.kind == "measured" else "",
+    )
+
+
+def _gain(kind: str, gain: Estimate) -> str:
+    return f"≤ {times(gain.high)}" if kind == "bound" else times_range(gain)
 
 
 def notes_of(family: Family, *, named: bool = False, folded: bool = True) -> Notes:
