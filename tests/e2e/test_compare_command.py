@@ -56,7 +56,8 @@ def test_files_are_written_and_quiet_is_quiet(stores):
 
 
 def test_a_baseline_is_saved_and_compared(stores):
-    assert stores("compare", "before", "--save-baseline", "kept/b.json").code == 0
+    saved = stores("compare", "before", "--save-baseline", "kept/b.json")
+    assert saved.code == 0 and "3 points" in saved.out
     assert stores("compare", "kept/b.json", "slow", "--gate", "5%").code == 1
     assert stores("compare", "kept/b.json", "after", "--gate", "5%").code == 0
 

@@ -324,11 +324,12 @@ def export(
         check_writable(output)
         results = api.read_store(store, wanted)
         reports.write(results.run, output)
-        print(f"written: {output}, {len(results)} points")
+        print(f"written: {output}, {len(results)} point{'s' * (len(results) != 1)}")
     elif to is not None and output is None:
         check_known("tracker", to, TRACKERS)
         results = api.read_store(store, wanted)
-        print(f"logged to {to}: {len(results)} points in {TRACKERS[to](results.run)}")
+        count = f"{len(results)} point{'s' * (len(results) != 1)}"
+        print(f"logged to {to}: {count} in {TRACKERS[to](results.run)}")
     else:
         raise UsageError("name a file with -o, or a tracker with --to: one of the two")
 

@@ -144,7 +144,8 @@ def compare_command(
         if any(chosen) or metric != "latency":
             raise UsageError("--save-baseline saves A and compares nothing; give only A with it")
         saved = comparing.save_baseline(a, save_baseline)
-        out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
+        count = len(saved.measurements)
+        out.line(f"written: {save_baseline}, {count} point{'s' * (count != 1)}")
         return 0
     limit = None if gate is None else share(gate, "--gate")
     is_deployment = any((Path(a) / name).is_file() for name in (MANIFEST, PROOF))
