@@ -22,6 +22,7 @@ from frameworktax.errors import UsageError
 from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
 from frameworktax.programs.document import Kind, Part, Program, Section
+from frameworktax.records import Estimate
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Notes, Table
 
@@ -1098,3 +1099,17 @@ def test_a_program_without_calls_says_so():
     assert not [block for block in blocks if isinstance(block, Table)]
     assert json_document.dump(program)["schema"] == "frameworktax.program"
     jsonschema.validate(json_document.dump(program), json_document.schema(Program))
+
+
+@pytest.mark.parametrize(
+    ("half", "said", "unsaid"),
+    [(0.199, "30 ±20 % of its time", "determined"), (0.201, "(10 to 50 %)", "30")],
+)
+def test_a_tax_that_is_not_determined_is_no_number_of_the_headline(half, said, unsaid):
+    share = Estimate(value=0.3, low=0.3 - half, high=0.3 + half, method="", n=3)
+    top = types.SimpleNamespace(name="Net", calls=2, wall_ns=10, tax_share=share)
+    section = types.SimpleNamespace(kinds=[top], threads=1)
+    headline = running._headline("a.py", 20, [section], top)
+    assert said in headline and unsaid not in headline
+    ((advice, _),) = running._advice(top, None, Path())
+    assert ("30 %" in advice) == (half < 0.2)

@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from frameworktax.analysis.estimates import duration, percent
+from frameworktax.analysis.advice import determined
+from frameworktax.analysis.estimates import duration, percent, share_texts
 from frameworktax.errors import UsageError, check_known, check_suffix
 from frameworktax.programs import inputs, launch, observed
 from frameworktax.programs.document import Kind, Program, Section
@@ -115,11 +116,13 @@ def _headline(name: str, wall_ns: int, sections: Sequence[Section], top: Kind | 
         return text
     if top.tax_share is None:
         return f"{text}; {top.name} takes most, {duration(top.wall_ns)}; its tax is not known"
-    half = 50 * (top.tax_share.high - top.tax_share.low)
-    return (
-        f"{text}; {top.name} pays most: {duration(_paid_ns(top))} of framework tax, "
-        f"{100 * top.tax_share.value:.0f} ±{half:.0f} % of its time"
-    )
+    if not determined(top.tax_share):
+        low, high = 100 * top.tax_share.low, 100 * top.tax_share.high
+        return f"{text}; the tax of {top.name} is not determined ({low:.0f} to {high:.0f} %)"
+    value, half = share_texts(top.tax_share)
+    share = f"{value} ±{half} %" if half else f"{value} %"
+    paid = f"{duration(_paid_ns(top))} of framework tax, {share} of its time"
+    return f"{text}; {top.name} pays most: {paid}"
 
 
 def _no_calls(noted: Sequence[observed.ProcessNotes], only: str | None) -> str:
@@ -137,7 +140,7 @@ def _advice(
     if top is None:
         return ()
     paid = f"{top.name}, called {top.calls:,} times, pays most"
-    if top.tax_share is not None:
+    if top.tax_share is not None and determined(top.tax_share):
         paid += f": {percent(top.tax_share.value)} of its {duration(top.wall_ns)}"
     if path is None:
         text = f"{paid}. To measure and replace it, run again with --record-inputs inputs.py"
