@@ -151,6 +151,11 @@ ONE_LINE, WITH_CAUSE = 400, 160
 """Most characters of a message or a foreign error, and of one before its cause."""
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 point``, ``2 points``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def flat(text: str) -> str:
     """Return text from anywhere in one line that every format can hold and a terminal shows."""
     if text.isprintable() and "  " not in text and text == text.strip():

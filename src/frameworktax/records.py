@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
 
+from frameworktax.errors import counted
 from frameworktax.notebook import HtmlRepr
 
 STORE_SCHEMA = "frameworktax.store"
@@ -213,9 +214,7 @@ def point_name(
         "channels last" if w.channels_last else "",
         "twin" if w.twin else "",
         point.platform if defaults or point.platform != "cpu" else "",
-        f"{point.threads} thread{'s' if point.threads != 1 else ''}"
-        if point.threads != 1 or (defaults and on_cpu)
-        else "",
+        counted(point.threads, "thread") if point.threads != 1 or (defaults and on_cpu) else "",
     ]
     return ", ".join(part for part in parts if part)
 

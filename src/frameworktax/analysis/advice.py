@@ -27,6 +27,7 @@ from frameworktax.analysis.estimates import (
     times_range,
 )
 from frameworktax.analysis.where import where
+from frameworktax.errors import counted
 from frameworktax.records import (
     FLOOR,
     REFERENCE,
@@ -396,7 +397,7 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
     parts = [_tax(focus), _free(focus, curves), _fastest(at_first, smallest), _bound(focus)]
     place, known = first.platform, []
     if place == "cpu":
-        place, known = "this machine", [f"{first.threads} thread{'s' * (first.threads != 1)}"]
+        place, known = "this machine", [counted(first.threads, "thread")]
     known += ["one process"] * within_one_process(first.latency_ns)
     place += f" ({', '.join(known)})" * bool(known)
     text = f"{first.workload.model} on {place}: " + "; ".join(part for part in parts if part)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from frameworktax.analysis.estimates import difference
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, counted, nearest
 from frameworktax.records import Estimate, Layer, Operator
 from frameworktax.stats import ONE_PROCESS, within_one_process
 
@@ -143,7 +143,7 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     found = [_place(group, whole) for group in closed[:named]]
     if rest := closed[named:]:
         layers = [layer for group in rest for layer in group.layers()]
-        name = f"{len(rest)} other place{'s' * (len(rest) != 1)}"
+        name = counted(len(rest), "other place")
         found.append(_summed(layers, whole, name))
     return found
 

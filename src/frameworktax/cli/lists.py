@@ -13,7 +13,7 @@ import typer
 
 from frameworktax.cli.deliver import Output, check_writable, console, print_list, this_command
 from frameworktax.cli.options import AsJson, Conditions, Device, DryRun, parse_size
-from frameworktax.errors import UsageError, check_known, check_suffix, flat
+from frameworktax.errors import UsageError, check_known, check_suffix, counted, flat
 
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
@@ -225,8 +225,7 @@ def list_points(store: Folder, where: Conditions = None, as_json: AsJson = False
     if len(lines) > SHOWN:
         print(f"first {SHOWN} shown; --where selects others, --json prints all")
     sessions = len({line.session for line in lines})
-    points = f"{len(lines)} point{'s' * (len(lines) != 1)}"
-    print(f"{points} from {sessions} session{'s' * (sessions != 1)}")
+    print(f"{counted(len(lines), 'point')} from {counted(sessions, 'session')}")
 
 
 def _row(line: PointSummary) -> list[str]:
@@ -258,9 +257,8 @@ def check(store: Folder, as_json: AsJson = False) -> None:
         print(json.dumps(asdict(health)))
     else:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(health.records.items()))
-        places, shards = len(health.damage), health.shards
-        verdict = f"damaged in {places} place{'s' * (places != 1)}" if places else "whole"
-        count = f"{shards} shard{'s' * (shards != 1)}"
+        places, count = len(health.damage), counted(health.shards, "shard")
+        verdict = f"damaged in {counted(places, 'place')}" if places else "whole"
         summary = f"{store}: {verdict}; {count}: {kinds or 'no records'}"
         _say([*health.remarks, *health.damage, summary])
     if health.damage:
@@ -324,11 +322,11 @@ def export(
         check_writable(output)
         results = api.read_store(store, wanted)
         reports.write(results.run, output)
-        print(f"written: {output}, {len(results)} point{'s' * (len(results) != 1)}")
+        print(f"written: {output}, {counted(len(results), 'point')}")
     elif to is not None and output is None:
         check_known("tracker", to, TRACKERS)
         results = api.read_store(store, wanted)
-        count = f"{len(results)} point{'s' * (len(results) != 1)}"
+        count = counted(len(results), "point")
         print(f"logged to {to}: {count} in {TRACKERS[to](results.run)}")
     else:
         raise UsageError("name a file with -o, or a tracker with --to: one of the two")

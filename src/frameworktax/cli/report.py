@@ -11,7 +11,7 @@ import typer
 from frameworktax.cli import options
 from frameworktax.cli.deliver import Output, this_command
 from frameworktax.cli.options import JsonFile, Quiet, Verbose
-from frameworktax.errors import UsageError, check_suffix, write_text
+from frameworktax.errors import UsageError, check_suffix, counted, write_text
 from frameworktax.sweep.values import share
 
 
@@ -144,8 +144,7 @@ def compare_command(
         if any(chosen) or metric != "latency":
             raise UsageError("--save-baseline saves A and compares nothing; give only A with it")
         saved = comparing.save_baseline(a, save_baseline)
-        count = len(saved.measurements)
-        out.line(f"written: {save_baseline}, {count} point{'s' * (count != 1)}")
+        out.line(f"written: {save_baseline}, {counted(len(saved.measurements), 'point')}")
         return 0
     limit = None if gate is None else share(gate, "--gate")
     is_deployment = any((Path(a) / name).is_file() for name in (MANIFEST, PROOF))

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 from frameworktax import host, models
 from frameworktax import runtimes as registry
 from frameworktax.attribution import call_stacks, probe
-from frameworktax.errors import UsageError, UserModelError, check_known, one_line
+from frameworktax.errors import UsageError, UserModelError, check_known, counted, one_line
 from frameworktax.models import ragged
 from frameworktax.models.finalize import check_positions
 from frameworktax.models.user import Live, send
@@ -251,7 +251,7 @@ def checked(plan: Plan, live: Live | None = None, *, force_threads: bool = False
     usable, point = len(host.usable_cpus()), plan.points[0]
     if point.platform == "cpu" and point.threads > usable and not force_threads:
         raise UsageError(
-            f"{point.threads} threads on {usable} processor{'s' * (usable > 1)} wait for each "
+            f"{point.threads} threads on {counted(usable, 'processor')} wait for each "
             f"other; give --threads {usable} or fewer, or --force-threads to measure that"
         )
     if live is None:

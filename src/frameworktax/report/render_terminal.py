@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text as Line
 
-from frameworktax.errors import flat
+from frameworktax.errors import counted, flat
 from frameworktax.records import BILL
 from frameworktax.report import blocks as report_blocks
 from frameworktax.report.blocks import Block, Cell, Heading, Item, Items, Note, Notes, Table, Text
@@ -70,7 +70,7 @@ def print_blocks(blocks: Iterable[Block], console: Console, *, full: bool = Fals
                     _title(block.title, page)
                     _notes(shown, page)
     if folded:
-        notes = f"{folded} note{'s' * (folded > 1)} on how this was measured"
+        notes = f"{counted(folded, 'note')} on how this was measured"
         page.paragraph("")
         page.paragraph(f"{notes}: see --verbose, --report or --json", "dim")
     page.write()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from frameworktax.analysis.estimates import scaled, share_texts, times, times_range
 from frameworktax.analysis.where import MOST, Where, by_operator, most_of, where
+from frameworktax.errors import counted
 from frameworktax.records import (
     BILL,
     Advice,
@@ -534,7 +535,7 @@ def facts(environment: Environment) -> list[tuple[str, str]]:
 
 
 def _a_core(threads: int | None) -> str:
-    return f", {threads} thread{'s' * (threads != 1)} a core" if threads else ""
+    return f", {counted(threads, 'thread')} a core" if threads else ""
 
 
 def _listed(values: Mapping[str, object]) -> str | None:

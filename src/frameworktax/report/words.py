@@ -11,6 +11,7 @@ from typing import Any
 from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.analysis.estimates import duration as duration
 from frameworktax.analysis.estimates import power
+from frameworktax.errors import counted
 from frameworktax.records import BILL, Estimate, Measurement, Parity, Points
 
 NONE = "–"
@@ -58,7 +59,7 @@ def size_text(count: int | None) -> str:
 def points_text(points: Points) -> str:
     """Return ``25 points``, or ``18 of 25 points`` where some were not measured."""
     if points.measured == points.asked:
-        return f"{points.asked} point{'s' * (points.asked != 1)}"
+        return counted(points.asked, "point")
     return f"{points.measured} of {points.asked} points"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax import host
 from frameworktax.api import DEFAULT_STORE
+from frameworktax.errors import counted
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MEMORY_SHARE
 from frameworktax.records import Point, Points, Record, point_name
@@ -190,7 +191,7 @@ def forecast(plan: SweepPlan) -> list[str]:
     every = len(plan.statuses)
     points = points_text(Points(asked=every, measured=every))
     lines = [
-        f"{points}, {to_do} to measure in {sessions} session{'s' * (sessions != 1)}, "
+        f"{points}, {to_do} to measure in {counted(sessions, 'session')}, "
         f"{counts['measured']} measured already"
     ]
     if to_do:

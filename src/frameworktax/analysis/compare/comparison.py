@@ -33,7 +33,7 @@ from frameworktax.analysis.compare.contrasts import (
     usable,
 )
 from frameworktax.analysis.where import Moved, moved
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, counted, nearest
 from frameworktax.records import (
     FLOOR,
     Environment,
@@ -496,8 +496,7 @@ def _headline(changes: Sequence[Change], metric: Metric, gate: float | None, mis
     counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
     counts["inconclusive"] = sum(c.verdict == "cannot tell" for c in changes)
     said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-    points = f"{len(changes)} point{'s' if len(changes) != 1 else ''}"
-    text = f"{metric} of {points}: {said}"
+    text = f"{metric} of {counted(len(changes), 'point')}: {said}"
     if missing:
         text += f", {missing} not measured after"
     if gate is None:
