@@ -480,7 +480,7 @@ def test_a_measured_store_is_told():
     assert share.ours.value == pytest.approx(0.622, abs=5e-4)
     assert "150 s" in slope.reason
     text = markdown(page.page(found, "x"))
-    assert "| 62.2 % (62.1 % to 62.4 %) |" in text
+    assert "| 62.2 % (61.7 % to 62.7 %) |" in text
     assert "AMD EPYC, 2 processors; torch 2.13.0+cpu" in text
     assert "GPT-2, 16 new tokens" in vega.svg(figures.figure(found.studies[0]))
 
