@@ -179,11 +179,12 @@ def test_kinds_of_launches_are_told_apart():
 @pytest.mark.parametrize(
     "odd",
     [
-        event(args={"device": "0"}),
+        event(args={"device": "first"}),
         event(args={"stream": -3}),
+        event(args={"stream": 1.5}),
         event(args=[1]),
         event(name=7),
-        event(ts="1"),
+        event(ts="one"),
         event(dur=float("nan")),
     ],
 )
@@ -261,3 +262,21 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
         kineto.read(tmp_path / "none.json", own=True)
     with pytest.raises(TraceError, match="directory"):
         kineto.read(tmp_path, own=True)
+
+
+def test_numbers_as_text_or_as_floats_are_numbers(tmp_path):
+    start = 2**42 + 0.125  # exact as text alone
+    path = tmp_path / "t.json"
+    records = [
+        event(ts=5, dur=2, args={"device": 0, "stream": 7, "correlation": 3}),
+        event(ts="5", dur="2", args={"device": "0", "stream": "7", "correlation": "3"}),
+        event(ts="5.0", dur=2.0, args={"device": 0.0, "stream": 7.0, "correlation": 3.0}),
+        event(ts=str(start), dur="2"),
+    ]
+    path.write_text(json.dumps(records))
+    trace = kineto.read(path)
+    found = trace.events
+    assert (trace.malformed, trace.invalid, len(found)) == (0, 0, 4)
+    assert found.start_ns.tolist() == [5_000] * 3 + [2**42 * 1000 + 125]
+    for column, number in (("device", 0), ("stream", 7), ("correlation", 3)):
+        assert getattr(found, column)[:3].tolist() == [number] * 3

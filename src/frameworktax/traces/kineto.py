@@ -242,8 +242,8 @@ class _Times(msgspec.Struct, gc=False):
     dur: msgspec.Raw = msgspec.Raw()
 
 
-_TYPED = msgspec.json.Decoder(list[_Event])
-_OWN = msgspec.json.Decoder(list[_OwnEvent])
+_TYPED = msgspec.json.Decoder(list[_Event], strict=False)  # "7" and 7.0 are 7
+_OWN = msgspec.json.Decoder(list[_OwnEvent], strict=False)
 _TIMES = msgspec.json.Decoder(list[_Times])
 
 
@@ -286,8 +286,8 @@ class _Events:
         if start is None or duration is None:
             times = zip(_TIMES.decode(b"[" + piece + b"]"), codes, strict=True)
             written = [t for t, code in times if code >= 0]
-            start = from_text([bytes(t.ts) or b"nan" for t in written])
-            duration = from_text([bytes(t.dur) or b"nan" for t in written])
+            start = from_text([bytes(t.ts).strip(b'"') or b"nan" for t in written])
+            duration = from_text([bytes(t.dur).strip(b'"') or b"nan" for t in written])
         good = start[1] & duration[1]
         self._add(kept, [c for c in codes if c >= 0], start[0], duration[0], good)
         return True
