@@ -69,6 +69,11 @@ def test_launches_without_records_and_records_without_launches(tmp_path):
     assert line.call.tolist() == [0, -1]
 
 
+def test_without_correlations_no_launch_is_known_to_be_lost(tmp_path):
+    line = ordered(tmp_path, cases.launch(0, 10, 5), cases.kernel(11, 15, 99))
+    assert line.lost.sum() == 0
+
+
 def test_records_belong_to_the_step_that_launched_them(tmp_path):
     line = ordered(
         tmp_path,

@@ -311,9 +311,13 @@ class Timeline:
 
     @cached_property
     def lost(self) -> Mask:
-        """Return, per call, whether it launched kernels or a graph of which there is no record."""
-        used = np.zeros(len(self.calls), bool)
-        used[self.call[self.call >= 0]] = True
+        """Return, per call, whether it launched kernels or a graph of which there is no record.
+
+        Where no record has a launch, as in a file without correlations, that is not known of any.
+        """
+        known = self.call[self.call >= 0]
+        used = np.full(len(self.calls), bool(len(self.call)) and not len(known))
+        used[known] = True
         return np.asarray(self.is_launch & ~used)
 
     @cached_property
