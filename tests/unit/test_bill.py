@@ -55,6 +55,14 @@ def test_lines_add_up_where_time_off_the_cpu_is_known_of_one_process_alone():
     assert sum(found.lines.values()) == pytest.approx(LATENCY.value)
 
 
+def test_time_off_the_cpu_that_is_known_of_part_of_a_process_is_not_taken_for_all_of_it():
+    stretch = {"kernel": 500, "python": 500}
+    known = cpu(stretch, off_cpu_ns=200_000_000)
+    found = bill.from_samples(LATENCY, [known, replace(known, off_cpu_ns=None)])
+    assert found.lines["wait"] == 0
+    assert "no-off-cpu" in [note.code for note in found.notes]
+
+
 def test_time_in_which_others_held_the_processor_is_nobodys_cost():
     stretch = {"kernel": 500, "python": 500}
     attribution = cpu(stretch, stretch, off_cpu_ns=500_000_000, queued_ns=500_000_000)
@@ -323,6 +331,17 @@ def test_intervals_reach_to_where_loops_that_only_move_data_are_no_kernels():
     assert found.lines == pytest.approx(
         {"kernel": 2e6, "runtime": 2e6, "remainder": 0.0, "wait": 0.0}
     )
+
+
+def test_no_more_is_misjudged_than_was_judged():
+    stretch = {"kernel": 500, "runtime": 500}
+    latency = Estimate(value=4e6, low=4e6, high=4e6, n=3)
+    detail = {"unnamed": 10, "copying": 10}  # of 2000 samples
+    plain, found = (
+        bill.from_samples(latency, [cpu(stretch, stretch, detail=d)]).share for d in ({}, detail)
+    )
+    assert plain.low - found.low == pytest.approx(0.01)
+    assert found.high - plain.high == pytest.approx(0.01 + 0.005)
 
 
 def test_intervals_reach_to_where_unknown_code_is_kernels():
