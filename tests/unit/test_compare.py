@@ -50,6 +50,12 @@ def test_each_point_gets_its_verdict():
     assert all(c.p_adjusted >= c.p_value for c in found.points)
 
 
+def test_the_headline_has_the_worst_of_several():
+    found = compare(OLD, after(factors={"eager": 1.30, "inference-mode": 1.10}), gate=0.05)
+    assert [c.gate for c in found.points].count("regressed") == 2
+    assert "+30.0 %" in found.headline and "+10.0 %" not in found.headline
+
+
 def test_a_proven_change_within_the_gate_passes():
     found = compare(OLD, after(factors={"eager": 1.06}), gate=0.10)
     assert by_runtime(found)["eager"].verdict == "slower"
@@ -178,6 +184,18 @@ def test_tax_and_kernel_follow_their_shares():
         assert "perf-event" in change.method
         assert change.ratio.high - change.ratio.low > latency.ratio.high - latency.ratio.low
     assert change.before.value == pytest.approx(OLD.measurements[0].kernel_ns.value)
+
+
+@pytest.mark.parametrize("metric", ["tax", "kernel"])
+def test_a_share_that_moved_is_in_the_ratio(metric):
+    new = after()
+    m = new.measurements[0]
+    share = m.tax_share
+    less = share.at(0.9 * share.value, 0.9 * share.low, 0.9 * share.high)
+    new = replace(new, measurements=(replace(m, tax_share=less), *new.measurements[1:]))
+    change = by_runtime(compare(OLD, new, metric=metric))[m.runtime]
+    kernel = (1 - less.value) / (1 - share.value)
+    assert change.ratio.value == pytest.approx(0.9 if metric == "tax" else kernel, rel=1e-6)
 
 
 def test_a_share_around_zero_gives_no_ratio():
