@@ -55,7 +55,12 @@ def test_bfloat16_arithmetic_is_not_float32():
 
 @pytest.mark.parametrize(
     ("reference", "word"),
-    [([], "no numbers"), ([np.zeros(3)], "prove nothing"), ([np.array([np.nan])], "NaN")],
+    [
+        ([], "no numbers"),
+        ([np.zeros(3)], "prove nothing"),
+        ([np.array([np.nan])], "NaN"),
+        ([np.ones(3), np.array([np.nan])], "NaN"),
+    ],
 )
 def test_a_degenerate_reference_proves_nothing(reference, word):
     found = compare(reference, reference, "float32")
