@@ -60,12 +60,14 @@ def test_operators_are_ranked_by_tax_and_not_by_time(tmp_path):
         cases.event("cpu_op", "short and idle", 9_000, 10_000),
     ]
     mark = cases.event("user_annotation", "ProfilerStep#1", 0, 10_000)
-    found = explained(tmp_path, mark, *busy).trace["operators"]
-    assert [(o["name"], o["tax_ns"], o["host_ns"], o["kernel_ns"]) for o in found] == [
-        ("short and idle", 1_000, 1_000, 0),
+    run = explained(tmp_path, mark, *busy)
+    columns = ("name", "calls", "tax_ns", "host_ns", "kernel_ns")
+    assert [tuple(o[c] for c in columns) for o in run.trace["operators"]] == [
+        ("short and idle", 1, 1_000, 1_000, 0),
         # 20 to 40 before the launch has returned, and 100 after its kernel
-        ("long and busy", 120, 8_980, 8_855),
+        ("long and busy", 1, 120, 8_980, 8_855),
     ]
+    assert "rest is kernel" not in run.headline  # though it is the largest line
 
 
 def test_time_of_several_threads_is_no_share_of_the_wall(tmp_path):
