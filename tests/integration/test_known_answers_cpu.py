@@ -406,6 +406,33 @@ def test_a_call_that_overruns_the_ring_counts_what_it_lost(compiled):
     assert held + stretch.ticks.lost == pytest.approx(stretch.cpu_ns / run.period_ns, rel=0.05)
 
 
+@in_attempts
+def test_every_part_of_a_call_that_is_longer_than_a_stretch_is_sampled(products):
+    """The first half second of it was: the ring was full then."""
+    seconds = 0.7
+
+    def call():
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            sum(range(1000))
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            products()
+
+    call_ns = round(2 * seconds * 1e9)
+    record = attribute_cpu(call, stretches=1, duration_ns=50 * MS, call_ns=call_ns)
+    assert record["lost"] == 0
+    assert 0.3 < share(record, "kernel") < 0.6
+
+
+def test_a_ring_that_cannot_hold_a_stretch_is_given_fewer_samples():
+    with PerfEventSampler(10**9) as usual, PerfEventSampler(60 * 10**9) as longer:
+        assert usual.period_ns == perf_event.PERIOD_NS
+        assert 60e9 / longer.period_ns < perf_event.MAX_PAGES * mmap.PAGESIZE / 80
+    with EveryThreadSampler(60 * 10**9) as sampler:
+        assert sampler.period_ns == longer.period_ns
+
+
 def test_a_blocked_thread_is_off_the_processor(products):
     def blocked():
         products()

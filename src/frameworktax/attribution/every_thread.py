@@ -151,7 +151,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
 
     Args:
         stretch_ns: how long a stretch is.
-        period_ns: CPU time of a thread between two of its samples.
+        period_ns: CPU time of a thread between two of its samples, more where rings hold too few.
 
     Raises:
         RefusedError: sampling is not allowed.
@@ -243,7 +243,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
                     continue  # it ended meanwhile
                 self.__exit__()
                 raise
-            self._kernel = event.kernel
+            self._kernel, self.period_ns = event.kernel, event.period_ns
             self._events[thread] = event
 
     def __exit__(self, *exception: object) -> None:

@@ -231,7 +231,7 @@ def short_path(file: str) -> str:
 
 
 def attribute_modules(
-    call: Call, root: Any, *, stretches: int = 5, duration_ns: int = 500_000_000
+    call: Call, root: Any, *, stretches: int = 5, duration_ns: int = 500_000_000, call_ns: int = 0
 ) -> dict[str, Any]:
     """Return which module each sample of a run belongs to, as the fields of ``records.Places``.
 
@@ -242,13 +242,15 @@ def attribute_modules(
         root: the ``torch.nn.Module`` that it calls.
         stretches: parts of the run, each with its own counts.
         duration_ns: wall time of all stretches together.
+        call_ns: about what a call takes, all of which is to be sampled.
 
     Raises:
         WorkerError: this host allows no sampling, or the model was compiled around its modules
             (status ``unavailable``).
     """
     with refused_as_unavailable():
-        sampler = PerfEventSampler(duration_ns // stretches, period_ns=PERIOD_NS)
+        stretch_ns = max(duration_ns // stretches, call_ns)
+        sampler = PerfEventSampler(stretch_ns, period_ns=PERIOD_NS)
     with sampler, ModuleClock(root) as modules:
         refuse_compiled(call, modules)
         run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns, vary=sampler.vary)
@@ -465,7 +467,7 @@ def by_line(
 
 
 def attribute_lines(
-    call: Call, *, stretches: int = 5, duration_ns: int = 1_000_000_000
+    call: Call, *, stretches: int = 5, duration_ns: int = 1_000_000_000, call_ns: int = 0
 ) -> dict[str, Any]:
     """Return which line of Python each sample of a run belongs to, as fields of ``records.Places``.
 
@@ -476,7 +478,8 @@ def attribute_lines(
     """
     with line_notes() as notes:
         with refused_as_unavailable():
-            sampler = PerfEventSampler(duration_ns // stretches, signal=SIGNAL)
+            stretch_ns = max(duration_ns // stretches, call_ns)
+            sampler = PerfEventSampler(stretch_ns, signal=SIGNAL)
         with sampler:
             vary = sampler.vary
             run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns, vary=vary)

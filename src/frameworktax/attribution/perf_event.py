@@ -324,7 +324,8 @@ class PerfEventSampler(Ring):
         period_ns: CPU time between two ticks.
 
     Args:
-        stretch_ns: the longest CPU time between two drains that the ring should hold.
+        stretch_ns: the longest CPU time between two drains that the ring should hold; samples are
+            taken less often where it would not.
         thread: its id; 0 for the calling one.
         kernel: None tries kernel-mode samples first, False does not ask for them.
         signal: sent to the calling thread at every sample, None for none.
@@ -351,6 +352,10 @@ class PerfEventSampler(Ring):
         stack_bytes: int = TOP_BYTES,
         switch_pages: int = 0,
     ) -> None:
+        # Twice what a stretch should need: a slow call runs past its end.
+        record = _RECORD_BYTES + (stack_bytes and stack_bytes + _STACK_SIZES)
+        if not registers:  # else the ring is emptied between calls
+            period_ns = max(period_ns, 2 * stretch_ns * record // (MAX_PAGES * mmap.PAGESIZE))
         self.period_ns = self._middle_ns = period_ns
         self._varied_ns = 0
         self._drained: list[Drained] = []
@@ -372,9 +377,7 @@ class PerfEventSampler(Ring):
             fcntl.fcntl(fd, _SET_OWNER, owner)
             fcntl.fcntl(fd, _SET_SIGNAL, signal)
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC)
-        # Twice what a stretch should need: a slow call runs past its end.
         self._has_tops = bool(stack_bytes) and not registers
-        record = _RECORD_BYTES + (stack_bytes and stack_bytes + _STACK_SIZES)
         need = 2 * (stretch_ns // period_ns + 1) * record // mmap.PAGESIZE + 1
         need = max(need, _MIN_PAGES, 1 << switch_pages.bit_length() >> 1)
         most = _MAX_PAGES_OF_STACKS if registers else MAX_PAGES

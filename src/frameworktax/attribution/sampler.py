@@ -225,6 +225,7 @@ def attribute_cpu(
     threads: int = 1,
     stretches: int = 5,
     duration_ns: int = 2_000_000_000,
+    call_ns: int = 0,
     settle: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Return where ``call`` spends this thread's time, as the fields of ``records.Attribution``.
@@ -236,6 +237,7 @@ def attribute_cpu(
         threads: of the call; all are sampled where there are several.
         stretches: parts of the run, each with its own counts.
         duration_ns: wall time of all stretches together.
+        call_ns: about what a call takes, all of which is to be sampled.
         settle: waits for a device after each call, left out of the samples.
 
     Raises:
@@ -243,7 +245,8 @@ def attribute_cpu(
     """
     from frameworktax.attribution.buckets import itemise
 
-    with refused_as_unavailable(), open_sampler(duration_ns // stretches, threads) as sampler:
+    stretch_ns = max(duration_ns // stretches, call_ns)
+    with refused_as_unavailable(), open_sampler(stretch_ns, threads) as sampler:
         return itemise(
             sample(call, sampler, stretches=stretches, duration_ns=duration_ns, settle=settle)
         )

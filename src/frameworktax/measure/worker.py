@@ -62,6 +62,7 @@ class Server:
         self._target = Target()
         self._real: Callable[[int], Any] | None = None
         self._calls: dict[int, base.Call] = {}
+        self._call_ns: dict[int, int] = {}
         self._drawn: tuple[Workload, Model] | None = None
         self._deployment: Deployment | None = None
         self._unpinned: set[int] = set()
@@ -169,7 +170,7 @@ class Server:
         loaded.synchronize()
         first_ns = time.perf_counter_ns() - start
         warm = timing.warm_up(call, loaded.synchronize, limit_ns=limit_ns)
-        self._calls[batch] = call
+        self._calls[batch], self._call_ns[batch] = call, warm.call_ns
         gc.collect()
         gc.freeze()
         return protocol.Bound(
@@ -236,6 +237,7 @@ class Server:
             threads=1 if self._target.is_cuda else self._target.threads,
             stretches=1,
             duration_ns=duration_ns,
+            call_ns=self._call_ns[batch],
             settle=self._loaded.synchronize if self._target.is_cuda else None,
         )
         return protocol.attribution(found)
@@ -254,11 +256,14 @@ class Server:
         from frameworktax.attribution.layers import attribute_lines, attribute_modules
         from frameworktax.attribution.operators import attribute_operators
 
+        run: dict[str, Any] = {"stretches": stretches, "duration_ns": duration_ns}
+        if by == "operator":
+            return protocol.places(attribute_operators(call, root, **run))
+        run["call_ns"] = self._call_ns[batch]
         if by == "line":
-            found = attribute_lines(call, stretches=stretches, duration_ns=duration_ns)
+            found = attribute_lines(call, **run)
         else:
-            attribute = attribute_operators if by == "operator" else attribute_modules
-            found = attribute(call, root, stretches=stretches, duration_ns=duration_ns)
+            found = attribute_modules(call, root, **run)
         return protocol.places(found)
 
     def device(self, *, batch: int, calls: int) -> Attribution:
