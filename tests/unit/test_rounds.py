@@ -532,21 +532,25 @@ def test_on_a_device_one_process_is_asked_by_place_and_no_sampler_is_needed(tmp_
 
 
 @pytest.mark.parametrize(
-    ("platform", "by", "measured_s", "asked"),
+    ("platform", "by", "call_s", "measured_s", "asked"),
     [
-        ("cuda:0", "auto", 59.0, ["device", "places"]),
-        ("cuda:0", "auto", 60.0, []),
-        ("cuda:0", "module", 60.0, ["places"]),
-        ("cpu", "auto", 60.0, ["places"]),
+        ("cuda:0", "auto", 0.01, 59.0, ["device", "places"]),
+        ("cuda:0", "auto", 0.01, 60.0, []),
+        ("cuda:0", "module", 0.01, 60.0, ["places"]),
+        ("cpu", "auto", 0.7, 60.0, ["places"]),
+        ("cpu", "auto", 0.8, 59.0, ["places"]),
+        ("cpu", "auto", 0.8, 60.0, []),
+        ("cpu", "module", 0.8, 60.0, ["places"]),
     ],
 )
-def test_a_spent_budget_ends_what_is_not_asked_for_on_a_device(
-    tmp_path, platform, by, measured_s, asked
+def test_a_spent_budget_ends_what_is_long_and_not_asked_for(
+    tmp_path, platform, by, call_s, measured_s, asked
 ):
     point = Point(workload=Workload(model="mlp"), runtime="eager", platform=platform)
     series = series_of(tmp_path, point, [[10]])
     series.runtime = Modular()
     series.runs[1, 0].medians.append(10.0)
+    series.runs[1, 0].call_ns = round(call_s * 1e9)
     fixture = rounds_of(tmp_path, [series], budget_s=60.0, sampler="perf-event", by=by)
     with fixture as rounds:
         rounds._clock.work(round(measured_s * 1e9))

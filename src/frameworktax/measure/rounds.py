@@ -168,12 +168,14 @@ class Rounds:
     def place(self) -> None:
         """Find which layers pay: a run of its own, after which nothing is timed in its process.
 
-        A device takes as long for that as for a profile; once the budget is spent it is not done
-        unasked.
+        A device takes as long for that as for a profile, and slow calls take longer than they are
+        sampled for; once the budget is spent that is not done unasked.
         """
+        budget_s, unasked = self._plan.budget_s, self._plan.by == "auto"
         for run, by, duration_ns in self._unplaced():
-            is_spent = self._bench.effort.measured_s >= self._plan.budget_s
-            if run.series.target.is_cuda and self._plan.by == "auto" and is_spent:
+            least_s = schedule.PLACE_CALLS * run.call_ns / 1e9
+            is_long = run.series.target.is_cuda or least_s > schedule.UNASKED_SHARE * budget_s
+            if unasked and is_long and self._bench.effort.measured_s >= budget_s:
                 continue
             run.placed.add(by)
             self._bench.reporter.now(run.point)

@@ -31,6 +31,8 @@ SAMPLE_NS = 50_000_000
 """A sample beside a block, one call at least: about 1,350 samples a second."""
 PLACE_NS = (150_000_000, 1_000_000_000)
 """Shortest and longest sampling by place of one point in one process, 2,000 samples a second."""
+PLACE_CALLS = 4
+"""Calls that it takes at least: one to look whether modules are called, three are sampled."""
 UNASKED_NS, UNASKED_SHARE = 1_000_000_000, 0.05
 """What breaking down by module may take, and of the time budget, where it was not asked for."""
 DEVICE_S = 1.0
