@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from fake_workers import timed
 
+from frameworktax.attribution import layers
 from frameworktax.errors import UsageError, UserModelError, WorkerError
-from frameworktax.measure import protocol
+from frameworktax.measure import protocol, worker
 from frameworktax.measure.process import Worker, decode
 from frameworktax.measure.worker import Server
 from frameworktax.records import Attribution, Note
@@ -165,3 +166,27 @@ def test_outputs_that_cannot_be_written_whole_leave_no_file(tmp_path):
     line = server.answer("output", {"batch": 1, "path": str(tmp_path / "o.npz")})
     assert "failure" in json.loads(line)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "asked", "of"),
+    [
+        (worker, "attribute_cpu", "sample", {}),
+        (layers, "attribute_modules", "places", {"by": "module", "stretches": 5}),
+        (layers, "attribute_lines", "places", {"by": "line", "stretches": 5}),
+    ],
+)
+def test_a_sampler_is_told_how_long_a_call_takes(monkeypatch, where, name, asked, of):
+    """A ring for less holds the first part of a slow call only."""
+    given = {}
+
+    def attribute(*_, **arguments):
+        given.update(arguments)
+        raise WorkerError("unavailable", "no samples here")
+
+    monkeypatch.setattr(where, name, attribute)
+    server = Server()
+    server._loaded = SimpleNamespace(root=lambda: None)
+    server._calls[1], server._call_ns[1] = lambda: None, 3_000_000_000
+    server.answer(asked, {"batch": 1, "duration_ns": 50_000_000, **of})
+    assert given["call_ns"] == 3_000_000_000

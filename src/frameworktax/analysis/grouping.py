@@ -322,7 +322,7 @@ def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
 
 
 def _own_wait(records: PointRecords) -> float:
-    """Return the share of sampled time in which the thread waited and nobody had its processor.
+    """Return the share of sampled time in which the thread waited, not for its processor.
 
     A sleep, input and output: part of the program. 0 where that is not known.
     """

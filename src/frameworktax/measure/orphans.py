@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import StoreError
 from frameworktax.host.cache import VARIABLE, hold, keep_from_pruning, remove_of_dead
 
 MEASURES = b"frameworktax.measure.worker"
@@ -40,18 +40,25 @@ class Process:
 
 
 @contextlib.contextmanager
-def scratch(cache: Path) -> Iterator[Path]:
-    """Yield a folder for temporary files; where this process is killed the next session removes it.
+def scratch(cache: Path, folder: Path | None = None) -> Iterator[Path]:
+    """Yield a folder for temporary files, and end what still runs in it, then remove it.
+
+    Where this process is killed the next session does both.
+
+    Args:
+        cache: the folder is in it, and it is not pruned meanwhile.
+        folder: its path, by default a new one.
 
     Raises:
-        UsageError: it cannot be made.
+        StoreError: it cannot be made.
     """
-    folder = cache.resolve() / f"{NAME}{os.urandom(4).hex()}"
+    if folder is None:
+        folder = cache.resolve() / f"{NAME}{os.urandom(4).hex()}"
     with keep_from_pruning(cache):
         try:
             held = hold(folder)
         except OSError as error:
-            raise UsageError(
+            raise StoreError(
                 f"cannot write in the cache {cache}: {error.strerror}; "
                 f"free space, or name another folder in {VARIABLE}"
             ) from error

@@ -13,7 +13,6 @@ import contextlib
 import math
 import os
 import random
-import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,9 +25,8 @@ from typing import Any
 from frameworktax import host
 from frameworktax.attribution import usable_sampler
 from frameworktax.clock import REAL, Clock
-from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
-from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
-from frameworktax.host.cache import hold, keep_from_pruning, prune_cache
+from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
+from frameworktax.host.cache import prune_cache
 from frameworktax.measure import orphans, schedule
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
@@ -74,7 +72,6 @@ class MeasuringSession:
         self._plan = plan
         self._templates = templates or Templates()
         self._keeps_templates = templates is not None
-        self._held: int | None = None
         self._spawned: list[Worker] = []
         self._stopping = False
         self._spawning = threading.Lock()
@@ -101,7 +98,6 @@ class MeasuringSession:
         self._pool = ThreadPoolExecutor(min(len(host.usable_cpus()), THREADS))
         self._setup = Setup(self._bench, self._spawn, self._setup_pool)
         self._rounds = Rounds(self._bench, cpus=host.pick_cpus(self._threads), seed=writer.session)
-        self._is_whole = False
 
     def run(self) -> None:
         """Measure everything; on Ctrl-C what was measured is in the store and this raises.
@@ -111,14 +107,16 @@ class MeasuringSession:
             NothingMeasuredError: no point could be measured at all.
         """
         self._plan.folder.mkdir(parents=True, exist_ok=True)
-        with keep_from_pruning(self._plan.folder):
-            orphans.end_of_dead(self._plan.folder)
-            self._make_scratch()
+        orphans.end_of_dead(self._plan.folder)
+        with orphans.scratch(self._plan.folder, self._scratch):
+            if self._sent is not None:
+                self._sent.replace(str(self._plan.live))
             try:
                 self._measure()
-                self._is_whole = True
             finally:
                 self._end()
+        if self._rounds.begun:  # what was interrupted is no stage of a race
+            self._recorder.write(self.effort)
         with contextlib.suppress(UsageError):  # another session runs, and prunes when it ends
             prune_cache(self._plan.folder)
 
@@ -393,17 +391,6 @@ class MeasuringSession:
             self._spawned.append(made)
         return made
 
-    def _make_scratch(self) -> None:
-        try:
-            self._held = hold(self._scratch)
-            if self._sent is not None:
-                self._sent.replace(str(self._plan.live))
-        except OSError as error:
-            raise StoreError(
-                f"cannot write in the cache {self._plan.folder}: {error.strerror}; "
-                f"free space, or name another folder in {CACHE_VARIABLE}"
-            ) from error
-
     def _end(self) -> None:
         """Write what is known at the end, however it came, and end every process."""
         try:
@@ -419,11 +406,5 @@ class MeasuringSession:
             ending.shutdown()
             if not self._keeps_templates:
                 self._templates.close()
-            orphans.end(self._scratch)
             for pool in (self._setup_pool, self._pool):
                 pool.shutdown(wait=True, cancel_futures=True)
-            if self._held is not None:
-                os.close(self._held)
-            shutil.rmtree(self._scratch, ignore_errors=True)
-        if self._rounds.begun and self._is_whole:  # what was interrupted is no stage of a race
-            self._recorder.write(self.effort)

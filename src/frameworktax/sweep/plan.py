@@ -187,13 +187,9 @@ def status_text(one: PointStatus) -> str:
 def forecast(plan: SweepPlan) -> list[str]:
     """Return what a plan comes to: points, sessions, time."""
     counts = Counter(one.status for one in plan.statuses.values())
-    to_do, sessions = sum(len(group.points) for group in plan.groups), len(plan.groups)
-    every = len(plan.statuses)
-    points = points_text(Points(asked=every, measured=every))
-    lines = [
-        f"{points}, {to_do} to measure in {counted(sessions, 'session')}, "
-        f"{counts['measured']} measured already"
-    ]
+    to_do = sum(len(group.points) for group in plan.groups)
+    points, sessions = counted(len(plan.statuses), "point"), counted(len(plan.groups), "session")
+    lines = [f"{points}, {to_do} to measure in {sessions}, {counts['measured']} measured already"]
     if to_do:
         known = f"for {plan.known} of {to_do} points from the store; for the others "
         source = "from the store" if plan.known == to_do else f"{known if plan.known else ''}{RULE}"
