@@ -492,6 +492,17 @@ def test_each_of_two_short_calls_in_a_closure_has_a_row(watched):
     assert rows() == before + 2
 
 
+def test_no_descriptor_stays_open_that_a_program_could_close_and_get_for_a_file_of_its_own(watched):
+    torch, clock, read = watched
+    before = os.listdir("/proc/self/fd")
+    net = timed(torch, clock, 4)
+    for _ in range(calls.CHUNK_WORDS):  # in chunk after chunk, the first ones in detail
+        net()
+    assert os.listdir("/proc/self/fd") == before
+    (thread,) = read().threads.values()
+    assert len(thread.rows) == calls.CHUNK_WORDS and len(thread.details) > 1
+
+
 def test_a_program_goes_on_without_room_for_notes(watched, monkeypatch):
     torch, clock, read = watched
     net = timed(torch, clock, 1)

@@ -64,6 +64,8 @@ COUNTED_WORDS, LEFT = 6, 3
 """Begin, when it is expected to end, how many calls, how many of them are to come, end, root."""
 __tracebackhide__ = True
 """pytest prints no frames of this module: with an error they would be on standard output."""
+MAP_FIXED = 0x10
+"""Of Linux: in the place of what is mapped there."""
 LOW_BYTE = 0 if sys.byteorder == "little" else 7
 MOST_BYTES, MOST_INPUTS = 1 << 26, 64
 """Values of inputs that a process keeps, and calls that they are of."""
@@ -99,7 +101,7 @@ class Recorder:
         self.latest[0], self.inside[0] = None, False
         self.roots.clear()
         self.count = self.words = 0
-        self.files: dict[str, int] = {}
+        self.opened: set[str] = set()
         self.kept: set[tuple[int, str]] = set()
         self.kept_bytes = 0
         self.full = False
@@ -107,13 +109,46 @@ class Recorder:
     # --- files ---
 
     def open(self, kind: str) -> int:
-        """Return the descriptor of a file of this process: its calls, names or values."""
-        if kind not in self.files:
-            path = f"{self.folder}/{self.pid}.{kind}"
-            if os.path.exists(path):  # of the program that this process was before an exec
-                os.unlink(path)
-            self.files[kind] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        return self.files[kind]
+        """Return a descriptor of a file of this process: its calls, names or values.
+
+        It is closed after each use: a program may close numbers that it did not open, as a daemon
+        does, and get the same ones for files of its own.
+        """
+        path = f"{self.folder}/{self.pid}.{kind}"
+        if kind not in self.opened and os.path.exists(path):
+            os.unlink(path)  # of the program that this process was before an exec
+        self.opened.add(kind)
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def append(self, kind: str, data: bytes) -> int:
+        """Write at the end of such a file; return how many bytes were written."""
+        file = self.open(kind)
+        try:
+            return os.write(file, data)
+        finally:
+            os.close(file)
+
+    def mapped(self, size: int, offset: int) -> mmap.mmap:
+        """Return new memory that is a part of the file of calls.
+
+        ``mmap`` would keep a descriptor of the file, so memory without one is made its part.
+        """
+        import ctypes
+
+        made = mmap.mmap(-1, size)
+        at = ctypes.addressof(ctypes.c_char.from_buffer(made))
+        number, long, address = ctypes.c_int, ctypes.c_long, ctypes.c_void_p
+        call = ctypes.CDLL(None, use_errno=True).mmap
+        call.restype, call.argtypes = address, (address, long, number, number, number, long)
+        file = self.open("calls")
+        try:
+            os.posix_fallocate(file, offset, size)  # a full disk is found here
+            access = mmap.PROT_READ | mmap.PROT_WRITE
+            if call(at, size, access, mmap.MAP_SHARED | MAP_FIXED, file, offset) != at:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        finally:
+            os.close(file)
+        return made
 
     def chunk(self, kind: int, words: int) -> memoryview:
         """Return new room for so many words of this thread at least.
@@ -128,9 +163,7 @@ class Recorder:
             try:
                 if self.words + words > MOST_WORDS:
                     raise OSError("more calls than are noted of one process")
-                file = self.open("calls")
-                os.posix_fallocate(file, offset, 8 * words)  # a full disk is found here
-                room = mmap.mmap(file, 8 * words, offset=offset)
+                room = self.mapped(8 * words, offset)
                 self.words += words
             except OSError as error:
                 room = bytearray(8 * words)
@@ -148,7 +181,7 @@ class Recorder:
         from contextlib import suppress
 
         with suppress(OSError):  # a full disk, too many open files: the program goes on
-            os.write(self.open("names"), (json.dumps(known) + "\n").encode())
+            self.append("names", (json.dumps(known) + "\n").encode())
 
     # --- calls ---
 
@@ -233,10 +266,10 @@ class Recorder:
         plain = value.detach().cpu().contiguous()
         data = ctypes.string_at(plain.data_ptr(), size) if size else b""
         try:
-            written = os.pwrite(self.open("values"), data, self.kept_bytes)
+            written = self.append("values", data)
         except OSError:  # a full disk
             written = 0
-        at, self.kept_bytes = self.kept_bytes, self.kept_bytes + size
+        at, self.kept_bytes = self.kept_bytes, self.kept_bytes + written
         return {"kept": [self.pid, at, size]} if written == size else {"left_out": size}
 
     def phase(self, kind: str, name: str) -> Root:
@@ -304,7 +337,6 @@ class Thread:
         self.state: tuple[dict[int, int], list[int]] | bool | None = None
         self.calls: dict[Any, Calls] = {}
         self.rooms: dict[int, tuple[memoryview, int]] = {}
-        self.schedstat = -1
         self.stretch: list[Calls] = []
         self.since = self.noted = 0
         self.draw = Random(0).random
@@ -353,15 +385,13 @@ class Thread:
     def queued(self) -> int:
         """Return ns this thread was ready while others had the processor, or NOT_COUNTED."""
         try:
-            if self.schedstat < 0:
-                self.schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            return int(os.pread(self.schedstat, 128, 0).split()[1])
+            file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return int(os.read(file, 128).split()[1])
+            finally:
+                os.close(file)
         except (OSError, IndexError, ValueError):
             return NOT_COUNTED
-
-    def __del__(self) -> None:
-        if self.schedstat >= 0:
-            os.close(self.schedstat)
 
     def room(self, kind: int, words: int) -> tuple[memoryview, int]:
         """Return where so many further words of a kind go."""
