@@ -116,6 +116,8 @@ def test_output_and_end_are_the_plain_programs_and_numbers_are_kept(program, how
     assert (ran.code, ran.out) == plain(program, "program.py", how, "--json", "own.json"), ran.err
     document, found = calls_in(program)
     assert found == calls
+    # Of a process that executed another program what was before is left out, and said to be.
+    assert ("calls-not-noted" in {n["code"] for n in document["notes"]}) == (how == "exec")
     kind = document["sections"][0]["kinds"][0]
     assert kind["source"].endswith("program.py:8")
 

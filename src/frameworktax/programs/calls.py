@@ -57,6 +57,8 @@ CHUNK_WORDS = 1 << 13
 """The most of a chunk. A thread's first one is a page: a server may start one for each request."""
 MOST_WORDS = 1 << 26
 """Of one process; further calls are not noted, and the file says so."""
+KINDS = ("calls", "names", "values")
+"""Of a process's files."""
 LIGHT, DETAILED, COUNTED = 1, 2, 3
 """Kinds of chunks; each begins with its length in words, kind and thread."""
 HEAD = 3
@@ -101,7 +103,7 @@ class Recorder:
         self.latest[0], self.inside[0] = None, False
         self.roots.clear()
         self.count = self.words = 0
-        self.opened: set[str] = set()
+        self.is_new = True
         self.kept: set[tuple[int, str]] = set()
         self.kept_bytes = 0
         self.full = False
@@ -114,11 +116,20 @@ class Recorder:
         It is closed after each use: a program may close numbers that it did not open, as a daemon
         does, and get the same ones for files of its own.
         """
+        if self.is_new:
+            self.is_new = False
+            self.forget()
         path = f"{self.folder}/{self.pid}.{kind}"
-        if kind not in self.opened and os.path.exists(path):
-            os.unlink(path)  # of the program that this process was before an exec
-        self.opened.add(kind)
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def forget(self) -> None:
+        """Remove the files of the program that this process was before an exec, and say so."""
+        paths = (f"{self.folder}/{self.pid}.{kind}" for kind in KINDS)
+        earlier = [path for path in paths if os.path.exists(path)]
+        for path in earlier:  # all at once: names of one are none of the other's calls
+            os.unlink(path)
+        if earlier:
+            self.say({"full": "its calls before it executed another program are left out"})
 
     def append(self, kind: str, data: bytes) -> int:
         """Write at the end of such a file; return how many bytes were written."""
