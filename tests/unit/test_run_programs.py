@@ -22,7 +22,7 @@ from frameworktax.errors import UsageError
 from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
 from frameworktax.programs.document import Kind, Part, Program, Section
-from frameworktax.records import Estimate
+from frameworktax.records import Estimate, Note
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Notes, Table
 
@@ -1104,10 +1104,13 @@ def test_a_module_made_for_each_call_is_few_rows_and_one_note():
 
 def test_a_program_without_calls_says_so():
     program = Program(
-        verb="run", command=("a",), status=0, headline="a", wall_ns=1, cpu_ns=None, period_ns=None
-    )
+        verb="run", command=("a",), status=0, headline="a", wall_ns=1, cpu_ns=None, period_ns=None,
+        notes=(Note("no-calls", "none"),),
+    )  # fmt: skip
     blocks = program_blocks(program)
     assert not [block for block in blocks if isinstance(block, Table)]
+    (notes,) = [block for block in blocks if isinstance(block, Notes)]
+    assert [(note.code, note.severity) for note in notes.notes] == [("no-calls", "warning")]
     assert json_document.dump(program)["schema"] == "frameworktax.program"
     jsonschema.validate(json_document.dump(program), json_document.schema(Program))
 

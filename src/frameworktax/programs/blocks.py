@@ -28,6 +28,8 @@ from frameworktax.report.trace_blocks import cut
 from frameworktax.report.words import label, milliseconds, percent, time_text
 
 CALLS = ("module", "backward", "step")
+MISSING = ("no-calls", "calls-not-noted")
+"""Notes on why numbers are missing."""
 BETWEEN = {"data": "waiting for data", "tokenise": "tokenising"}
 CALLING = 4
 """Threads with calls, and modules whose layers are shown, that a terminal shows."""
@@ -72,7 +74,7 @@ def program_blocks(program: Program) -> list[Block]:
 
 def _notes(program: Program) -> list[Note]:
     notes = [
-        Note(note.code, note.text, "", "warning" if note.code == "calls-not-noted" else "info")
+        Note(note.code, note.text, "", "warning" if note.code in MISSING else "info")
         for note in program.notes
     ]
     several = len(program.processes) > 1

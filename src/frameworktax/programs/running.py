@@ -128,7 +128,10 @@ def _headline(name: str, wall_ns: int, sections: Sequence[Section], top: Kind | 
 def _no_calls(noted: Sequence[observed.ProcessNotes], only: str | None) -> str:
     if any(thread.rows.size for one in noted for thread in one.threads.values()):
         return f"no name of what was called has '{only}' in it; leave --only out"
-    return "no torch.nn.Module was called, or by a Python that ignores PYTHONPATH (-I, -E)"
+    return (
+        "no torch.nn.Module was called, or by a Python that ignores PYTHONPATH (-I, -E); a "
+        "function that torch.compile compiled as a whole calls none: compile the module instead"
+    )
 
 
 # --- advice ---------------------------------------------------------------------------------------
