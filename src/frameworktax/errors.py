@@ -152,8 +152,8 @@ ONE_LINE, WITH_CAUSE = 400, 160
 
 
 def counted(count: int, noun: str) -> str:
-    """Return ``1 point``, ``2 points``."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    """Return ``1 point``, ``2 points``, ``1,000 points``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def flat(text: str) -> str:

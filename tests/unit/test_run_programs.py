@@ -1116,6 +1116,15 @@ def test_a_program_without_calls_says_so():
 
 
 @pytest.mark.parametrize(
+    ("calls", "said"), [(1, "1 time,"), (2, "2 times,"), (3000, "3,000 times,")]
+)
+def test_how_often_it_was_called_is_counted_in_words_that_fit(calls, said):
+    top = types.SimpleNamespace(name="Net", calls=calls, wall_ns=10, tax_share=None)
+    ((advice, _),) = running._advice(top, None, Path())
+    assert f" {said}" in advice
+
+
+@pytest.mark.parametrize(
     ("half", "said", "unsaid"),
     [(0.199, "30 ±20 % of its time", "determined"), (0.201, "(10 to 50 %)", "30")],
 )

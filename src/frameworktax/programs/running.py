@@ -10,7 +10,7 @@ from pathlib import Path
 
 from frameworktax.analysis.advice import determined
 from frameworktax.analysis.estimates import duration, percent, share_texts
-from frameworktax.errors import UsageError, check_known, check_suffix
+from frameworktax.errors import UsageError, check_known, check_suffix, counted
 from frameworktax.programs import inputs, launch, observed
 from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
@@ -142,7 +142,7 @@ def _advice(
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if top is None:
         return ()
-    paid = f"{top.name}, called {top.calls:,} times, pays most"
+    paid = f"{top.name}, called {counted(top.calls, 'time')}, pays most"
     if top.tax_share is not None and determined(top.tax_share):
         paid += f": {percent(top.tax_share.value)} of its {duration(top.wall_ns)}"
     if path is None:
