@@ -843,8 +843,11 @@ def test_what_is_no_python_program_is_refused(tmp_path, monkeypatch, name, conte
         launch.command(name, [], module=module)
 
 
-def test_what_is_executed(tmp_path, monkeypatch):
+def test_what_is_executed(tmp_path, monkeypatch, recwarn):
     monkeypatch.chdir(tmp_path)
+    Path("odd").write_text("1 is 1")  # Python warns of it, once it is run
+    assert launch.command("odd", [], module=False) == [sys.executable, "odd"]
+    assert not recwarn
     Path("broken.py").write_text("(")  # Python says what is wrong with it
     Path("app").mkdir()
     Path("app/__main__.py").write_text("")

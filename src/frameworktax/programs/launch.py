@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ def _is_python(path: Path) -> bool:
     if source.startswith(b"#!"):
         return _interpreter(path)
     try:
-        compile(source, str(path), "exec", dont_inherit=True)
+        with warnings.catch_warnings(action="ignore"):  # the program itself gives them
+            compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return False
     return True
