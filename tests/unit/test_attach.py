@@ -370,11 +370,22 @@ def test_what_a_child_starts_is_followed_where_its_own_parent_has_ended(machine)
     ]
 
 
+@pytest.mark.parametrize(("ticks", "unseen"), [(3, False), (300, True)])
+def test_time_of_children_that_ended_unseen_is_said(machine, ticks, unseen):
+    stat = (machine.root / f"proc/{PID}/stat").read_text()
+    ran = stat.replace("0 " * 5 + "77", f"{ticks} " + "0 " * 4 + "77")  # in those it waited for
+    with Observation(PID, root=machine.root) as observation:
+        assert not observation.update().notes
+        machine.write(stat=ran)
+        found = observation.update()
+    assert ["unseen-processes" in note.code for note in found.notes] == [True] * unseen
+
+
 def test_children_that_cannot_be_sampled_are_said(machine, monkeypatch):
     child = PID + 10
-    machine.write(task__1__children=f"{child} ")
-    machine.process(child, parent=PID)
     with Observation(PID, root=machine.root) as observation:
+        machine.write(task__1__children=f"{child} ")
+        machine.process(child, parent=PID)
         monkeypatch.setattr(FakeEvents, "refuses", errno.EMFILE)
         observation._find_children()
         (note,) = observation.update().notes

@@ -322,7 +322,7 @@ class Observation:
         self._seen = Seen()
         self._fault: Exception | None = None
         self._exit = contextlib.ExitStack()
-        self._begin_ns = self._cpu_ns = 0
+        self._begin_ns = self._cpu_ns = self._spent_ns = self._unseen_ns = 0
 
     def __enter__(self) -> Observation:
         with contextlib.ExitStack() as until:
@@ -342,6 +342,8 @@ class Observation:
                     f"process {self.target.pid} cannot be read: {error.strerror}"
                 ) from error
             until.callback(self._stop)
+            self._find_children()
+            self._spent_ns = self._spent()
             if self._asks_functions and self._first.is_python:
                 self._record_functions(until)
             self._reader.start()
@@ -422,6 +424,10 @@ class Observation:
         for one in self._processes.values():
             one.sampler.stop()
 
+    def _spent(self) -> int:
+        """Return processor time by the system: of what lives, and what that has waited for."""
+        return sum(target.spent_ns(one.target, self._root) for one in [*self._processes.values()])
+
     def update(self) -> Program:
         """Place what was sampled since the last time, and return what is known by now."""
         if self._fault is not None:
@@ -432,6 +438,9 @@ class Observation:
             window.update(one.take())
         cpu_ns = sum(one.seen.cpu_ns for one in every)
         self._seen.add(window)
+        if not self._first.sampler.is_ended:  # what it has waited for ends with it
+            known_ns = cpu_ns + sum(one.sampler.unseen_cpu_ns or 0 for one in every)
+            self._unseen_ns = self._spent() - self._spent_ns - known_ns
         took_ns = time.perf_counter_ns() - self._begin_ns
         sections = [section for one in every for section in one.sections()]
         has_device = any(one.has_device for one in every)
@@ -443,6 +452,12 @@ class Observation:
                 "many of them were of what is observed here is not known"
             )
             said.append(Note("samples-lost", text))
+        if self._unseen_ns > UNSEEN * (cpu_ns + self._unseen_ns):
+            text = (
+                f"{self._unseen_ns / (cpu_ns + self._unseen_ns):.0%} of the processor time was in "
+                "processes that had ended, or had begun, between two looks: once a second"
+            )
+            said.append(Note("unseen-processes", text))
         if self._refused:
             reason = next(iter(self._refused.values()))
             text = f"{len(self._refused)} processes that it started were not sampled: {reason}"

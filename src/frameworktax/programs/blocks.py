@@ -28,7 +28,7 @@ from frameworktax.report.trace_blocks import cut
 from frameworktax.report.words import label, milliseconds, percent, time_text
 
 CALLS = ("module", "backward", "step")
-MISSING = ("no-calls", "calls-not-noted")
+MISSING = ("no-calls", "calls-not-noted", "threads-not-sampled", "unseen-processes")
 """Notes on why numbers are missing."""
 BETWEEN = {"data": "waiting for data", "tokenise": "tokenising"}
 CALLING = 4

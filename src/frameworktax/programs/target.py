@@ -13,9 +13,11 @@ from pathlib import Path
 
 from frameworktax.errors import UsageError, flat
 from frameworktax.host.lock import runtime_folder
+from frameworktax.host.machine import read
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 _STATE, _PARENT, _FLAGS, _START = 0, 1, 6, 19  # fields of stat behind the name in brackets
+_TIMES = slice(11, 15)  # its own in user and in kernel mode, and those of children it waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,15 @@ def children(pid: int, root: Path = Path("/")) -> list[int]:
             with contextlib.suppress(OSError):
                 found += map(int, (task / "children").read_text().split())
     return [one for child in found for one in (child, *children(child, root))]
+
+
+def spent_ns(found: Target, root: Path = Path("/")) -> int:
+    """Return the processor time of a process and of all that it has waited for; 0 if it is gone."""
+    stat = read(root / "proc", f"{found.pid}/stat") or ""
+    fields = stat.rpartition(")")[2].split()
+    if fields[_START : _START + 1] != [str(found.start)]:
+        return 0
+    return sum(map(int, fields[_TIMES])) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def _name_of(user: int) -> str:
