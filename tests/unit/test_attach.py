@@ -370,6 +370,20 @@ def test_what_a_child_starts_is_followed_where_its_own_parent_has_ended(machine)
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("-u", "/opt/serve.py", "x"), "python serve.py"),
+        (("-X", "perf", "-W", "ignore", "serve.py"), "python serve.py"),
+        (("-c", "import a\nopen('/b/c')"), "python"),
+        (("-m", "package"), "python package"),
+    ],
+)
+def test_a_process_is_named_by_its_program_and_script(words, name):
+    found = target.Target(PID, PID, 1, 77, ("/usr/bin/python", *words))
+    assert f"({name}):" in attach._headline(found, None, 0, 1)
+
+
 @pytest.mark.parametrize(("ticks", "unseen"), [(3, False), (300, True)])
 def test_time_of_children_that_ended_unseen_is_said(machine, ticks, unseen):
     stat = (machine.root / f"proc/{PID}/stat").read_text()

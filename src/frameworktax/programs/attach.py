@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from frameworktax.attribution.buckets import UNREAD, classify, is_judged
@@ -495,7 +496,13 @@ def _headline(
     found: Target, share: Estimate | None, cpu_ns: int, wall_ns: int, *, has_device: bool = False
 ) -> str:
     name = PurePosixPath(found.command[0]).name
-    script = next((word for word in found.command[1:] if not word.startswith("-")), "")
+    script = ""
+    for before, word in pairwise(found.command):
+        if before == "-c":  # what follows is code
+            break
+        if not word.startswith("-") and before not in ("-X", "-W"):  # which take a word
+            script = word
+            break
     who = f"process {found.pid} ({' '.join(filter(None, (name, PurePosixPath(script).name)))})"
     if has_device:
         return (
