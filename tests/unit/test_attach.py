@@ -25,7 +25,7 @@ from frameworktax.programs import attach, document, target
 from frameworktax.programs.attach import Observation, Seen, tax_share
 from frameworktax.programs.blocks import collapsed, program_blocks, symbol_table
 from frameworktax.report import json_document
-from frameworktax.report.blocks import Table
+from frameworktax.report.blocks import Items, Table
 
 PID = 1 << 26  # above any pid
 KERNEL_CODE, ELSEWHERE = 0x1800, 0x9000
@@ -446,6 +446,7 @@ def test_threads_that_have_ended_are_bounded(machine, monkeypatch):
 def test_the_page_and_the_stacks_have_every_thread_and_place(machine):
     found = observed(machine)
     blocks = program_blocks(found)
+    assert not [block for block in blocks if isinstance(block, Items)]  # there is nothing to do
     tables = {block.title: block for block in blocks if isinstance(block, Table)}
     assert [row[0].text for row in tables["Threads"].rows] == ["1 one", "2 two"]
     assert [row[0].text for row in tables["Kernels"].rows] == ["kernel"]

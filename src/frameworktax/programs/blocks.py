@@ -62,7 +62,8 @@ def program_blocks(program: Program) -> list[Block]:
     found += _calling([section for section in program.sections if section.kinds])
     found += _others([section for section in program.sections if section.between], program)
     steps = [Item("", said) for text, commands in program.advice for said in (text, *commands)]
-    found.append(Items("What to do", tuple(steps)))
+    if steps:
+        found.append(Items("What to do", tuple(steps)))
     if program.observer_cpu_ns is not None:
         part = percent(program.observer_cpu_ns / (program.wall_ns or 1))
         text = f"Observing took {time_text(program.observer_cpu_ns)} of processor time elsewhere, "
