@@ -225,7 +225,7 @@ def test_groups_are_joined_where_every_process_takes_part(tmp_path):
     """
     small = Point(workload=Workload(model="m", batch=1), runtime="f")
     large = [replace(small, workload=replace(small.workload, batch=batch)) for batch in (8, 16)]
-    for call_ns, rounds_wanted in ((1, 2), (2_000_000_000, 5)):
+    for call_ns, rounds_wanted in ((1, 2), (3_000_000_000, 5)):
         folder = tmp_path / str(call_ns)
         series = series_of(folder, small, [[100] * 9] * 2)
         for point in large:

@@ -37,6 +37,20 @@ def test_one_call_is_dropped_where_one_is_long():
     assert len(made) == 6
 
 
+def test_none_is_dropped_where_one_call_is_a_block():
+    clock = FakeClock()
+    call = FakeLoaded(clock, cost_ns=lambda batch, number: 10**9 + number).bind(1)
+    assert timing.host_block(call, calls=1, clock=clock).latency_ns == (10**9,)
+
+
+@pytest.mark.parametrize("call_ns", [1_000_000, 100_000_000, 400_000_000, 600_000_000])
+def test_a_block_takes_what_is_planned_for_it(call_ns):
+    clock = FakeClock()
+    call = FakeLoaded(clock, cost_ns=lambda batch, number: call_ns).bind(1)
+    timing.host_block(call, calls=timing.calls_for(call_ns), clock=clock)
+    assert timing.block_ns(call_ns) - call_ns <= clock.wall_ns() <= timing.block_ns(call_ns)
+
+
 def test_a_host_block_carries_one_clock_reading_a_call():
     clock = FakeClock(tick_ns=7)
     call = FakeLoaded(clock, cost_ns=lambda batch, number: 1_000).bind(1)
@@ -91,7 +105,10 @@ def test_a_failing_call_leaves_the_collector_on():
         # groups of five: 9, 5, 2, 1, 1: the fifth is the first that does not fall
         ([9] * 5 + [5] * 5 + [2] * 5 + [1] * 20, 25, True),
         ([1] * 20, 10, True),  # ten calls at least
-        ([4_000_000] * 20, 3, False),  # the limit
+        ([5_000_000, 4_000_000, 3_000_000], 3, False),  # the limit
+        ([9_000_000, 2_000_000, 2_000_000], 3, True),  # a long call is a group
+        ([900_000, 700_000, 600_000, 600_000], 4, True),
+        ([900_000] + [100_000] * 20, 11, True),  # only the first was long: it compiled
     ],
 )
 def test_warm_up_goes_on_until_groups_stop_falling(costs_us, calls, settled):
@@ -105,5 +122,6 @@ def test_calls_fill_a_block_within_bounds():
     assert timing.calls_for(1_000_000, 20_000_000) == 20
     assert timing.calls_for(3_000_000, 20_000_000) == 7
     assert timing.calls_for(1, 20_000_000) == timing.MAX_CALLS
-    assert timing.calls_for(10**10, 20_000_000) == timing.MIN_CALLS
+    longer = (100_000_000, 200_000_000, 250_000_000, 400_000_000, 600_000_000, 10**10)
+    assert [timing.calls_for(ns, 20_000_000) for ns in longer] == [5, 5, 4, 2, 1, 1]
     assert timing.calls_for(0, 20_000_000) == timing.MAX_CALLS

@@ -27,6 +27,8 @@ MAX_BLOCKS = 30
 TAX_UNTIL = 0.1
 """Half-width of the tax share up to which a point needs no more rounds for it: 10 points. From 20
 on the headline calls a tax not determined."""
+OUTPUT_CALLS = 2
+"""Calls whose outputs are compared with eager's."""
 SAMPLE_NS = 50_000_000
 """A sample beside a block, one call at least: about 1,350 samples a second."""
 PLACE_NS = (150_000_000, 1_000_000_000)
@@ -55,22 +57,24 @@ def group_of(series: Series, batch: int) -> Group:
 
 
 def cost_s(series: Series, batch: int, process: int = 0) -> float:
-    """Return what a point takes, from smaller ones: warm-up, first rounds, asking a device."""
+    """Return what a point takes, from smaller ones: warm-up, outputs, rounds, asking a device."""
     known = [b for b in series.call_ns if b <= batch]
     if not known:
         return 0.0
     call_ns = int(series.call_ns[max(known)] * batch / max(known))
-    warming = 0 if (batch, process) in series.bound else (1 + timing.WARMUP_CALLS) * call_ns
+    calls = 0 if (batch, process) in series.bound else 1 + timing.warm_up_calls(call_ns)
+    if series.timed and series.is_compared and not process:
+        calls += OUTPUT_CALLS
     asking_s = 0.0
     if series.target.is_cuda and not process and not series.is_twin:
         is_first = batch == min(series.points)
         asking_s = DEVICE_S + (DEVICE_FIRST_S if is_first else 0.0)
-    return warming / 1e9 + FIRST_ROUNDS * round_s(call_ns) + asking_s
+    return calls * call_ns / 1e9 + FIRST_ROUNDS * round_s(call_ns) + asking_s
 
 
 def block_s(call_ns: int) -> float:
     """Return what a block takes, with the calls dropped at its head."""
-    return (timing.WARM_IN_NS + call_ns * (1 + timing.calls_for(call_ns))) / 1e9
+    return timing.block_ns(call_ns) / 1e9
 
 
 def round_s(call_ns: int) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,17 +25,22 @@ from frameworktax.records import Block
 BLOCK_NS = 20_000_000
 """A block is as many calls as fill this time, within the next two bounds."""
 MIN_CALLS = 5
-"""Calls a block has at least (METHOD: blocks of at least 5 calls)."""
+"""Calls a block has at least (METHOD: blocks of at least 5 calls), in ``LONG_NS`` at most."""
+LONG_NS = 1_000_000_000
+"""A block longer than ``BLOCK_NS`` takes no longer than this, or is one call: what disturbs a host
+lasts for tenths of a second, so that calls as long as that are blocks of their own."""
 MAX_CALLS = 200
 """A longer block makes its median no better."""
 WARM_IN_NS = 15_000_000
 """Time for calls dropped at the head of a block, one at least, as many as are timed at most.
 
 Other processes ran since the last block, and their code and data are in the caches. Calls of 3 ms
-were 19 % slow at first and settled within 10 ms; dropping one call left medians 5 to 10 % high.
+were 19 % slow at first and settled within 10 ms; dropping one call left medians 5 to 10 % high. Before a
+call that is a block of its own none is dropped: it is at most 2 ms of its 500 slower.
 """
-WARMUP_CALLS = 10
-"""Calls of warm-up at least; some runtimes still compile on their second call."""
+WARMUP_CALLS, LONG_WARMUP_CALLS = 10, 3
+"""Calls of warm-up at least, and where each is a block of its own; some runtimes still compile on
+their second call."""
 STILL_FALLING = 0.98
 """A group of warm-up calls whose median is below this share of the group before is not warm."""
 
@@ -57,9 +63,25 @@ def no_synchronize() -> None:
 
 
 def calls_for(call_ns: int, block_ns: int = BLOCK_NS) -> int:
-    """Return how many calls fill ``block_ns``, between ``MIN_CALLS`` and ``MAX_CALLS``."""
-    wanted = -(-block_ns // call_ns) if call_ns else MAX_CALLS  # a clock may not see a short call
-    return min(MAX_CALLS, max(MIN_CALLS, wanted))
+    """Return how many calls fill ``block_ns``, between ``MIN_CALLS`` and ``MAX_CALLS``.
+
+    Of long calls fewer, one at least.
+    """
+    if not call_ns:  # a clock may not see a short call
+        return MAX_CALLS
+    wanted, fit = -(-block_ns // call_ns), max(1, LONG_NS // call_ns)
+    return min(MAX_CALLS, max(wanted, min(MIN_CALLS, fit)))
+
+
+def warm_up_calls(call_ns: int) -> int:
+    """Return how many calls warm up at least."""
+    return WARMUP_CALLS if calls_for(call_ns) > 1 else LONG_WARMUP_CALLS
+
+
+def block_ns(call_ns: int) -> int:
+    """Return what a block takes, with the calls dropped at its head."""
+    calls = calls_for(call_ns)
+    return calls * call_ns + (WARM_IN_NS + call_ns if calls > 1 else 0)
 
 
 def warm_up(
@@ -70,6 +92,8 @@ def warm_up(
     clock: Clock = REAL,
 ) -> Warmup:
     """Call until at least ``WARMUP_CALLS`` calls are done and group medians stop falling.
+
+    A call that is a block of its own is such a group, too.
 
     Args:
         call: what is measured.
@@ -82,7 +106,7 @@ def warm_up(
     """
     group: list[int] = []
     before: float | None = None
-    calls = 0
+    calls, shortest = 0, sys.maxsize
     start = clock.wall_ns()
     while True:
         t0 = clock.wall_ns()
@@ -90,9 +114,10 @@ def warm_up(
         synchronize()
         group.append(clock.wall_ns() - t0)
         calls += 1
-        if len(group) == MIN_CALLS:
+        shortest = min(shortest, group[-1])  # an early one may still compile
+        if len(group) == MIN_CALLS or calls_for(shortest) == 1:
             now = median(group)
-            if calls >= WARMUP_CALLS and before is not None and now >= STILL_FALLING * before:
+            if calls >= warm_up_calls(shortest) and before is not None and now >= STILL_FALLING * before:
                 return Warmup(calls, int(now), True)
             before, group = now, []
         if calls >= 3 and clock.wall_ns() - start > limit_ns:
@@ -110,7 +135,7 @@ def _undisturbed(
     gc.disable()
     try:
         start = clock.wall_ns()
-        for _ in range(calls):
+        for _ in range(calls if calls > 1 else 0):
             call()
             synchronize()
             if clock.wall_ns() - start >= WARM_IN_NS:

@@ -228,7 +228,7 @@ class Estimator:
         # a smaller batch may take as long as the nearest that is known
         call_ns = round(median(known_ns[nearest]) * max(1.0, batch / nearest))
         once_s = block_s(call_ns) if point.runtime == FLOOR else round_s(call_ns)
-        return ROUNDS * once_s + timing.WARMUP_CALLS * call_ns / 1e9
+        return ROUNDS * once_s + timing.warm_up_calls(call_ns) * call_ns / 1e9
 
 
 def _processes(point: Point, processes: int) -> int:
