@@ -35,8 +35,8 @@ WARM_IN_NS = 15_000_000
 """Time for calls dropped at the head of a block, one at least, as many as are timed at most.
 
 Other processes ran since the last block, and their code and data are in the caches. Calls of 3 ms
-were 19 % slow at first and settled within 10 ms; dropping one call left medians 5 to 10 % high. Before a
-call that is a block of its own none is dropped: it is at most 2 ms of its 500 slower.
+were 19 % slow at first and settled within 10 ms; dropping one call left medians 5 to 10 % high.
+Before a call that is a block of its own none is dropped: it is at most 2 ms of its 500 slower.
 """
 WARMUP_CALLS, LONG_WARMUP_CALLS = 10, 3
 """Calls of warm-up at least, and where each is a block of its own; some runtimes still compile on
@@ -117,7 +117,8 @@ def warm_up(
         shortest = min(shortest, group[-1])  # an early one may still compile
         if len(group) == MIN_CALLS or calls_for(shortest) == 1:
             now = median(group)
-            if calls >= warm_up_calls(shortest) and before is not None and now >= STILL_FALLING * before:
+            is_still = before is not None and now >= STILL_FALLING * before
+            if is_still and calls >= warm_up_calls(shortest):
                 return Warmup(calls, int(now), True)
             before, group = now, []
         if calls >= 3 and clock.wall_ns() - start > limit_ns:
