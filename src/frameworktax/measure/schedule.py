@@ -56,20 +56,32 @@ def group_of(series: Series, batch: int) -> Group:
     return replace(series.points[batch].workload, twin=False), series.is_floor
 
 
+def call_ns(series: Series, batch: int) -> int:
+    """Return what a call takes, as in a smaller batch size for each sample; 0 if none is known."""
+    known = max((one for one in series.call_ns if one <= batch), default=0)
+    return int(series.call_ns[known] * batch / known) if known else 0
+
+
+def warm_up_s(series: Series, batch: int, process: int = 0) -> float:
+    """Return what warming up a point takes."""
+    one_ns = call_ns(series, batch)
+    is_warm = (batch, process) in series.bound
+    return 0.0 if is_warm else (1 + timing.warm_up_calls(one_ns)) * one_ns / 1e9
+
+
 def cost_s(series: Series, batch: int, process: int = 0) -> float:
     """Return what a point takes, from smaller ones: warm-up, outputs, rounds, asking a device."""
-    known = [b for b in series.call_ns if b <= batch]
-    if not known:
+    one_ns = call_ns(series, batch)
+    if not one_ns:
         return 0.0
-    call_ns = int(series.call_ns[max(known)] * batch / max(known))
-    calls = 0 if (batch, process) in series.bound else 1 + timing.warm_up_calls(call_ns)
-    if series.timed and series.is_compared and not process:
-        calls += OUTPUT_CALLS
+    is_compared = series.timed and series.is_compared and not process
+    outputs_s = OUTPUT_CALLS * one_ns / 1e9 if is_compared else 0.0
     asking_s = 0.0
     if series.target.is_cuda and not process and not series.is_twin:
         is_first = batch == min(series.points)
         asking_s = DEVICE_S + (DEVICE_FIRST_S if is_first else 0.0)
-    return calls * call_ns / 1e9 + FIRST_ROUNDS * round_s(call_ns) + asking_s
+    rounds_s = FIRST_ROUNDS * round_s(one_ns)
+    return warm_up_s(series, batch, process) + outputs_s + rounds_s + asking_s
 
 
 def block_s(call_ns: int) -> float:
@@ -141,6 +153,15 @@ def next_visit(ready: Points, left_s: float, joined_s: float = 0.0) -> Points:
             break
         chosen += found
     return chosen
+
+
+def next_try(ready: Points, left_s: float) -> Points:
+    """Return the cheapest point, if any, that can be warmed up, to see what it takes.
+
+    It was not begun because of what it would take, by a smaller batch size; it may take less.
+    """
+    able = [one for one in ready if not one[0].is_twin and 0 < warm_up_s(*one) <= left_s]
+    return sorted(able, key=lambda one: (not one[0].is_eager, warm_up_s(*one)))[:1]
 
 
 def first_rounds(ready: Points, processes: int, left_s: float) -> int:

@@ -166,6 +166,8 @@ class MeasuringSession:
                 with self._effort.spending("measuring"):
                     self._visit(points)
                 continue
+            if is_over and self._try_one():
+                continue
             if is_over or (self._rounds.begun and self._rounds.left_s <= 0):
                 break
             with self._effort.spending("set-up"):
@@ -179,6 +181,15 @@ class MeasuringSession:
         if self._rounds.begun:
             return schedule.next_visit(ready, self._rounds.left_s, JOINED_S)
         return schedule.next_visit(ready, math.inf)  # one group: the first value is there soon
+
+    def _try_one(self) -> bool:
+        """Warm up a point that was expected to take too long; False where there is none."""
+        tried = schedule.next_try(schedule.waiting(list(self._series)), self._rounds.left_s)
+        for series, batch in tried:
+            self._rounds.unpin(series.workers[p] for p in (0,) if p in series.workers)
+            with self._effort.spending("measuring"):
+                self._setup.bind(series, 0, batch)
+        return bool(tried)
 
     def _warm_up_one(self) -> bool:
         """Warm up a point that is due later; False where there is none.
