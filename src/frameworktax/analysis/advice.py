@@ -57,6 +57,8 @@ NOISIER = 3.0
 many times as wide, in logarithms, as the other's: a noisy one is a line of its own."""
 SURE = 1.25
 """An interval whose ends are at most this factor apart is not noisy."""
+VAGUE = 2.0
+"""A bound that lies further above its value than by this factor says nothing."""
 KINDS = ("measured", "predicted", "bound")
 UNDETERMINED = 0.2
 """Half-width of the interval of a tax share from which on the headline gives no number for it."""
@@ -304,12 +306,12 @@ def _place(m: Measurement) -> Advice | None:
 
 
 def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
-    """Yield what faster kernels, and no tax at all, could give at most."""
+    """Yield what faster kernels, and no tax at all, could give at most, where that is known."""
     share = m.tax_share
     if share is None or m.bill_method == TWIN:
         return  # a twin's tax is a lower figure, so it bounds nothing
-    if share.low > 0:
-        gain = replace(inverse(share), method="latency / tax")
+    gain = replace(inverse(share), method="latency / tax") if share.low > 0 else None
+    if gain is not None and gain.high <= VAGUE * gain.value:
         cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
         yield Advice(
             action=f"{cause} would give at most {times(gain.high)} with {m.runtime} "
@@ -319,7 +321,8 @@ def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
             gain=gain,
             kind="bound",
         )
-    if (most := without(share, "latency / kernel time")) is not None:
+    most = without(share, "latency / kernel time")
+    if most is not None and most.high <= VAGUE * most.value:
         yield Advice(
             action="the same kernels without any framework tax would give at most "
             f"{times(most.high)} over {m.runtime} at batch {m.workload.batch}",
