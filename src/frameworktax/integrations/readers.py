@@ -417,8 +417,8 @@ def _rows(path: Path, table: Any) -> list[Row]:
         raise UsageError(f"{path}: empty; a first line names the columns: model,runtime,batch,ms")
     plain = [_plain(name) for name in header]
     times = {i: unit for i, name in enumerate(header) if (unit := _unit(name))}
-    kernel_at = next((i for i in times if KERNEL & {*plain[i].split("_")}), None)
-    latencies_at = [i for i in times if i != kernel_at]
+    kernels_at = [i for i in times if KERNEL & {*plain[i].split("_")}]
+    latencies_at = [i for i in times if i not in kernels_at]
     if not latencies_at:
         raise UsageError(
             f"{path}: no column is a latency with its unit (found {', '.join(header)[:120]}); "
@@ -429,13 +429,17 @@ def _rows(path: Path, table: Any) -> list[Row]:
             f"{path} is an export of this tool, without what its numbers were made of; "
             "explain the store, or the document of --json"
         )
-    if len(latencies_at) > 1:
-        names = " and ".join(header[i] for i in latencies_at)
-        raise UsageError(f"{path}: {names} could each be the latency; leave one of them")
-    (latency_at,) = latencies_at
-    quantity_at = plain.index("quantity") if "quantity" in plain else None
     named_at = enumerate(map(_our_name, plain))
     own_at = {i: name for i, name in named_at if name is not None and i not in times}
+    columns = defaultdict(list, {"latency": latencies_at, "kernel time": kernels_at})
+    for i, name in own_at.items():
+        columns[name].append(i)
+    for what, same in columns.items():
+        if len(same) > 1:
+            names = " and ".join(header[i] for i in same)
+            raise UsageError(f"{path}: {names} could each be the {what}; leave one of them")
+    (latency_at,), kernel_at = latencies_at, next(iter(kernels_at), None)
+    quantity_at = plain.index("quantity") if "quantity" in plain else None
     foreign_at = [
         i
         for i, name in enumerate(plain)
