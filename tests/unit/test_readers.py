@@ -189,6 +189,7 @@ BAD_REPORTS = [
         ("model,time,unit\nm,3,ms\n", r"model, time, unit.*latency_ms"),
         ("model;ms\nm;2,5\n", "no such number"),
         ("model,quantity,ms\nm,kernel_time,3\n", "no latencies"),
+        ("model,quantity,ms\nm,latency,3\nm,overhead,1\n", "line 3: quantity 'overhead'"),
         ("model,ms\n" + "x" * 200_000 + ",1\n", "no table"),
     ],
 )

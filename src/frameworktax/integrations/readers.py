@@ -466,9 +466,16 @@ def _rows(path: Path, table: Any) -> list[Row]:
         key = points[own], tuple(cells[i] for i in foreign_at)
         latency, kernel = samples.setdefault(key, ([], []))
         value = _value(cells[latency_at], header[latency_at], place, is_time=True)
-        if quantity_at is not None and {*_plain(cells[quantity_at]).split("_")} & KERNEL:
+        quantity = cells[quantity_at] if quantity_at is not None else ""
+        said = {*_plain(quantity).split("_")}
+        if said & KERNEL:
             kernel.append(value * times[latency_at])
             continue
+        if quantity and not said & LATENCY:
+            raise UsageError(
+                f"{place}: quantity '{quantity[:40]}' is neither a latency nor a kernel "
+                "time; leave such lines out"
+            )
         latency.append(value * times[latency_at])
         if kernel_at is not None and cells[kernel_at]:
             value = _value(cells[kernel_at], header[kernel_at], place, is_time=True)
