@@ -1,5 +1,6 @@
 """A program that is observed: what it notes, what is read from that, and what is made of it."""
 
+import ast
 import ctypes
 import importlib.util
 import mmap
@@ -923,7 +924,20 @@ def test_what_has_no_source_is_left_out_and_said(tmp_path):
     assert len(inputs.write(kind, tmp_path / "inputs.py", tmp_path)) == 3
     source = (tmp_path / "inputs.py").read_text()
     compile(source, "inputs.py", "exec")
-    assert 'return module.eval(), {"x": 0.5}' in source
+    assert "return module.eval(), {'x': 0.5}" in source
+
+
+def test_names_beyond_16_bits_are_the_same_in_the_source(tmp_path):
+    folder = tmp_path / "\N{GRINNING FACE}"
+    folder.mkdir()
+    script = folder / "net.py"
+    script.write_text("if __name__ == '__main__': Net()")
+    given = [[{"\N{GRINNING FACE}": True}], {}]
+    made = {"make": "__main__.Net()", "imports": ["__main__"], "missing": []}
+    inputs.write(kind_with(given, tmp_path, script=str(script), **made), tmp_path / "i.py", tmp_path)
+    tree = ast.parse((tmp_path / "i.py").read_bytes())
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert {str(folder), "\N{GRINNING FACE}"} <= texts
 
 
 def test_values_are_arrays_without_pickle_and_what_is_left_out_is_said(tmp_path):
@@ -939,8 +953,8 @@ def test_values_are_arrays_without_pickle_and_what_is_left_out_is_said(tmp_path)
     source = (tmp_path / "inputs.py").read_text()
     compile(source, "inputs.py", "exec")
     assert "torch.nn.Linear(bias=None)" in source
-    assert '"x": torch.from_numpy(values["0"]).view(torch.bfloat16), "scale": 0.5' in source
-    assert '"cache"' not in source
+    assert "'x': torch.from_numpy(values[\"0\"]).view(torch.bfloat16), 'scale': 0.5" in source
+    assert "'cache'" not in source
     assert len(said) == 3  # n, the cache, the large tensor
     with np.load(tmp_path / "inputs.npz", allow_pickle=False) as values:
         assert values["0"].tolist() == [[1, 2], [3, 4]]

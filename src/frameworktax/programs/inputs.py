@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import textwrap
@@ -98,7 +97,7 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
     head = [f'"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""', ""]
     head += ["import sys", "from pathlib import Path", "", "import numpy", "import torch"]
     if is_script:
-        head += ["", f"sys.path.insert(0, {json.dumps(str(script.parent.resolve()))})"]
+        head += ["", f"sys.path.insert(0, {str(script.parent.resolve())!r})"]
     text = "\n".join(head) + "\n\n\ndef build():\n"
     text += textwrap.indent("\n".join(lines) + "\n", "    ")
     path.write_text(text, encoding="utf-8")
@@ -131,7 +130,7 @@ def _source(value: Any, arrays: dict[str, np.ndarray], folder: Path) -> str:
     if _is_leaf(value):
         return _leaf(value, arrays, folder)
     if isinstance(value, dict):
-        items = (f"{json.dumps(k)}: {_source(v, arrays, folder)}" for k, v in value.items())
+        items = (f"{k!r}: {_source(v, arrays, folder)}" for k, v in value.items())
         return "{" + ", ".join(items) + "}"
     if isinstance(value, tuple):
         return "(" + "".join(f"{_source(one, arrays, folder)}, " for one in value) + ")"
