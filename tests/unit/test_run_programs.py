@@ -844,6 +844,20 @@ def test_what_is_no_python_program_is_refused(tmp_path, monkeypatch, name, conte
         launch.command(name, [], module=module)
 
 
+def test_a_module_that_a_finder_of_its_own_finds_is_executed(monkeypatch):
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            is_own = name == "installed_in_place"
+            return importlib.util.spec_from_loader(name, None) if is_own else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    name = "installed_in_place"
+    assert launch.command(name, [], module=True) == [sys.executable, "-m", name]
+    with pytest.raises(UsageError):
+        launch.command(f"{name}.nothing", [], module=True)
+
+
 def test_what_is_executed(tmp_path, monkeypatch, recwarn):
     monkeypatch.chdir(tmp_path)
     Path("odd").write_text("1 is 1")  # Python warns of it, once it is run

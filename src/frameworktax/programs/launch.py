@@ -16,7 +16,7 @@ import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
+from itertools import accumulate
 from pathlib import Path
 from shutil import which
 
@@ -88,8 +88,10 @@ def command(program: str, arguments: Sequence[str], *, module: bool) -> list[str
 def _has_module(name: str) -> bool:
     """Return whether a module can be found; nothing is imported."""
     path: Sequence[str] | None = ["", *sys.path]
-    for part in name.split("."):
-        spec = PathFinder.find_spec(part, path)
+    for inner in accumulate(name.split("."), "{}.{}".format):
+        # A package that is installed in place may be found by a finder of its own.
+        found = (finder.find_spec(inner, path) for finder in sys.meta_path)
+        spec = next(filter(None, found), None)
         if spec is None:
             return False
         path = spec.submodule_search_locations
