@@ -875,7 +875,11 @@ def test_what_is_executed(tmp_path, monkeypatch, recwarn):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"by": "layer"}, {"only": "("}, {"record": Path("inputs.txt")}, {"values": True}]
+    "wrong",
+    [
+        *({"by": "layer"}, {"only": "("}, {"record": Path("inputs.txt")}, {"values": True}),
+        {"record": Path(os.path.relpath(__file__))},
+    ],
 )
 def test_wrong_arguments_are_refused_before_anything_runs(wrong):
     with pytest.raises(UsageError):
@@ -948,7 +952,8 @@ def test_names_beyond_16_bits_are_the_same_in_the_source(tmp_path):
     script.write_text("if __name__ == '__main__': Net()")
     given = [[{"\N{GRINNING FACE}": True}], {}]
     made = {"make": "__main__.Net()", "imports": ["__main__"], "missing": []}
-    inputs.write(kind_with(given, tmp_path, script=str(script), **made), tmp_path / "i.py", tmp_path)
+    kind = kind_with(given, tmp_path, script=str(script), **made)
+    inputs.write(kind, tmp_path / "i.py", tmp_path)
     tree = ast.parse((tmp_path / "i.py").read_bytes())
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     assert {str(folder), "\N{GRINNING FACE}"} <= texts

@@ -54,6 +54,8 @@ def run_program(
     except re.error as error:
         raise UsageError(f"--only '{only}' is no regular expression: {error}") from error
     command = launch.command(program, arguments, module=module)
+    if record is not None and record.exists() and record.resolve() == Path(program).resolve():
+        raise UsageError(f"--record-inputs {record} is the program itself; name another file")
     with tempfile.TemporaryDirectory(prefix="frameworktax-run-", ignore_cleanup_errors=True) as at:
         folder = Path(at)
         noting = "" if record is None else "values" if values else "shapes"
