@@ -43,6 +43,7 @@ from frameworktax.measure.inline_profiler import (
     InlineProfiler,
     hidden,
     perf_event_sampler,
+    returns_early,
 )
 from frameworktax.records import Estimate, Layer, Note
 from frameworktax.stats import mean_interval
@@ -173,7 +174,16 @@ class Block:
         self._lock = threading.Lock()
 
     def __call__(self, func: Callable[P, R]) -> Profiled[P, R]:
-        """Return the function profiled; its ``block`` is this."""
+        """Return the function profiled; its ``block`` is this.
+
+        Raises:
+            UsageError: a call of it returns before its work is done.
+        """
+        if returns_early(func):
+            raise UsageError(
+                f"{func.__qualname__} returns before its work is done; write 'with ft.tax(...):' "
+                "around that work, inside of it"
+            )
 
         @wraps(func)
         def profiled(*args: P.args, **kwargs: P.kwargs) -> R:

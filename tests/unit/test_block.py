@@ -11,6 +11,7 @@ import pytest
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.block import NAMED, Block, tax
+from frameworktax.errors import UsageError
 from frameworktax.measure.inline_profiler import STRETCH_NS
 from frameworktax.testing import FakeClock
 
@@ -254,6 +255,19 @@ def test_the_latency_is_the_mean_of_all_runs(clock, runs):
 
 def test_a_block_that_never_ran_says_so(block):
     assert str(block) == "step: never run"
+
+
+async def coroutine(): ...
+
+
+async def stream():
+    yield
+
+
+@pytest.mark.parametrize("func", [coroutine, stream, lambda: (yield)])
+def test_a_function_that_returns_before_its_work_is_done_is_refused(block, func):
+    with pytest.raises(UsageError):
+        block(func)
 
 
 def test_runs_under_one_name_are_one_block_and_others_are_not():

@@ -564,12 +564,18 @@ class Generates:
         yield 1
 
 
+class Streams:
+    async def __call__(self):
+        yield 1
+
+
 @pytest.mark.parametrize(
     ("model", "options"),
     [
         (len, {}),
         (object(), {}),
         (Generates(), {}),
+        (Streams(), {}),
         (Doubler(), {"calls": ("absent",)}),
         (Doubler(), {"exporter": "statsd"}),
         (Doubler(), {"sample": 2}),

@@ -19,7 +19,6 @@ The samples of some calls become seconds of each line of the breakdown, and a ta
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import random
@@ -42,7 +41,7 @@ from frameworktax.attribution.symbols import Leaf, Resolver, read_tables
 from frameworktax.clock import REAL, Clock, Queue, others_ns
 from frameworktax.errors import UsageError, check_known
 from frameworktax.integrations.exporters import EXPORTERS, Exporter
-from frameworktax.measure.inline_profiler import hidden
+from frameworktax.measure.inline_profiler import hidden, returns_early
 
 INTERVAL_S = 5.0
 SAMPLE, STRETCH_NS = 0.01, 100_000_000
@@ -130,7 +129,7 @@ def _watched_class(cls: type, calls: Sequence[str], recorder: Watch) -> type:
         method = getattr(cls, call, None)
         if not callable(method):
             raise UsageError(f"{cls.__name__} has no method {call}")
-        if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
+        if returns_early(method):
             raise UsageError(f"{cls.__name__}.{call} returns before its work is done; watch the "
                              "method that does the work")  # fmt: skip
         namespace[call] = _recorded(method, call.strip("_"), recorder)

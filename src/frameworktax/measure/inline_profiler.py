@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import sys
 import threading
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from frameworktax.attribution.sampler import Sampler, SampleRun, Stretch, Ticks, open_sampler
 from frameworktax.clock import Clock, Queue, others_ns
@@ -194,6 +196,15 @@ def _together(a: Stretch, b: Stretch) -> Stretch:
 def perf_event_sampler() -> Sampler:
     """Return a sampler of this thread; raises OSError where that is not allowed."""
     return open_sampler(RING_NS)
+
+
+def returns_early(function: Callable[..., Any]) -> bool:
+    """Return whether a call returns before its work is done: its time is not that of the work."""
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    )
 
 
 def hidden() -> str | None:
