@@ -579,6 +579,8 @@ class Streams:
         (Doubler(), {"calls": ("absent",)}),
         (Doubler(), {"exporter": "statsd"}),
         (Doubler(), {"sample": 2}),
+        (Doubler(), {"interval_s": float("inf")}),
+        (Doubler(), {"interval_s": float("nan")}),
     ],
 )
 def test_what_cannot_be_watched_is_wrong_use(watched, model, options):

@@ -86,8 +86,8 @@ def watch(
         UsageError: the object cannot be watched, is watched already, or the exporter's package is
             not installed.
     """
-    if not 0 <= sample <= 1 or interval_s <= 0:
-        raise UsageError("watch takes 0 <= sample <= 1 and interval_s > 0")
+    if not 0 <= sample <= 1 or not 0 < interval_s < threading.TIMEOUT_MAX:
+        raise UsageError("watch takes 0 <= sample <= 1 and seconds above 0 as interval_s")
     cls = type(model)
     if hasattr(cls, "_frameworktax_watched"):
         raise UsageError(f"this {cls.__name__} is watched already; stop that watch first")
