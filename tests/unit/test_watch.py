@@ -8,6 +8,7 @@ import pickle
 import threading
 import weakref
 from collections import Counter
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -557,6 +558,17 @@ def test_other_objects_copies_and_pickles_are_not_watched(watched, seen):
     assert type(copy.copy(model)) is type(copy.deepcopy(model)) is Doubler
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert type(pickle.loads(pickle.dumps(model, protocol))) is Doubler
+
+
+class Rebuilt(Doubler):
+    def __reduce__(self):
+        return partial(Rebuilt, self.work), ()
+
+
+def test_a_copy_may_be_made_by_any_callable(watched, seen):
+    model = Rebuilt(len)
+    watched(model, exporter=seen)
+    assert type(copy.copy(model)) is type(pickle.loads(pickle.dumps(model))) is Rebuilt
 
 
 class Generates:

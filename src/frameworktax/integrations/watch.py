@@ -142,7 +142,8 @@ def _watched_class(cls: type, calls: Sequence[str], recorder: Watch) -> type:
             return parts
         made = tuple(cls if part is watched else part for part in parts[1])
         # pickle refuses ``__newobj__`` for an object of another class; it calls the same.
-        maker = cls.__new__ if parts[0].__name__ == "__newobj__" else parts[0]
+        is_new = getattr(parts[0], "__name__", "") == "__newobj__"
+        maker = cls.__new__ if is_new else parts[0]
         return (maker, made, *parts[2:])
 
     watched: type = type(cls)(cls.__name__, (cls,), namespace | {"__reduce_ex__": reduced})
