@@ -312,10 +312,12 @@ def tax(name: str | None = None, *, module: Any = None, fresh: bool = False) -> 
         fresh: forget earlier runs under this name.
 
     Raises:
-        UsageError: the block of this name has another module.
+        UsageError: the name is no text, or the block of this name has another module.
     """
     if name is None:
         return Block("block", module=module)
+    if not isinstance(name, str):
+        raise UsageError('tax takes the name of a block, as in @ft.tax("forward")')
     if fresh:
         NAMED.pop(name, None)
     block = NAMED.setdefault(name, Block(name, module=module))

@@ -270,6 +270,11 @@ def test_a_function_that_returns_before_its_work_is_done_is_refused(block, func)
         block(func)
 
 
+def test_a_decorator_without_a_name_is_refused():
+    with pytest.raises(UsageError):  # what it returned would wrap its argument
+        tax(len)
+
+
 def test_runs_under_one_name_are_one_block_and_others_are_not():
     for _ in range(3):
         with tax("a loop") as merged:
