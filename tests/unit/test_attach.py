@@ -410,9 +410,14 @@ def test_children_that_cannot_be_sampled_are_said(machine, monkeypatch):
     assert (found.notes, len(found.processes)) == ((), 2)
 
 
-def test_a_process_with_a_gpu_is_said_to_be_its_host_side(machine):
-    machine.write(maps=MAPS.format("server") + "5000-6000 rw-s 00000000 00:05 9 /dev/nvidia0\n")
-    found = observed(machine)
+@pytest.mark.parametrize("since", ["before", "meanwhile"])
+def test_a_process_with_a_gpu_is_said_to_be_its_host_side(machine, since):
+    maps = MAPS.format("server") + "5000-6000 rw-s 00000000 00:05 9 /dev/nvidia0\n"
+    if since == "before":
+        machine.write(maps=maps)
+    with Observation(PID, root=machine.root) as observation:
+        machine.write(maps=maps)
+        found = observation.finish()
     assert "host-side-only" in {note.code for note in found.processes[0].notes}
     shares = [one.tax_share for one in (found, *found.processes, *found.sections)]
     assert shares and not any(shares)

@@ -32,6 +32,7 @@ from frameworktax.attribution.threads import (
     ThreadSampler,
 )
 from frameworktax.errors import NothingMeasuredError, UsageError
+from frameworktax.host.machine import read
 from frameworktax.measure.recorder import this_environment
 from frameworktax.programs import target
 from frameworktax.programs.document import Function, Process, Program, Section
@@ -151,14 +152,13 @@ class _Observed:
     def __init__(
         self, found: Target, period_ns: int, root: Path, processors: Events | None
     ) -> None:
-        folder = root / "proc" / str(found.pid)
+        self._folder = folder = root / "proc" / str(found.pid)
         self.target, self._period_ns = found, period_ns
         self.sampler = ThreadSampler(found.pid, processors or Events(period_ns), root)
         self._per = "thread" if processors is None else "processor"
-        maps = (folder / "maps").read_text(errors="replace")
         perf_map = PerfMap(folder / f"root/tmp/perf-{found.inner_pid}.map")
         self.resolver = Resolver(process=folder, perf_map=perf_map, judged=is_judged)
-        self.has_device = bool(_DEVICES.search(maps))
+        self.has_device = self._maps_device()
         self.places: dict[int, Leaf] = {}
         self.functions: tuple[Function, ...] = ()
         self.threads: dict[int, Seen] = {}
@@ -173,6 +173,8 @@ class _Observed:
         taken = self.sampler.take()
         unknown = {a for one in taken for a in one.user} - self.places.keys()
         self.places.update(self.resolver.resolve(unknown))
+        if unknown and not self.has_device:  # it may have begun to use one
+            self.has_device = self._maps_device()
         window: Counter[Leaf] = Counter()
         for one in taken:
             leaves = Counter(map(self.places.__getitem__, one.user))
@@ -192,6 +194,9 @@ class _Observed:
         for number in ended[:-MOST_ENDED]:
             del self.threads[number]
         return window
+
+    def _maps_device(self) -> bool:
+        return _DEVICES.search(read(self._folder, "maps") or "") is not None
 
     def sections(self) -> list[Section]:
         """Return what is known of the threads."""
