@@ -222,6 +222,14 @@ def test_the_share_of_windows_is_pooled_and_its_interval_is_that_of_a_ratio():
     assert tax_share([(36, 40)]).high == pytest.approx(0.1 + 1.96 * (0.09 / 40) ** 0.5)
 
 
+def test_a_share_of_few_samples_is_not_known_better_than_they_allow():
+    alike = tax_share([(5, 10), (10, 20)])  # by chance: the standard error of 30 samples
+    assert alike.high - alike.value == pytest.approx((0.25 / 30) ** 0.5)
+    for windows in ([(0, 1)], [(0, 3), (0, 4)]):  # none in a kernel: the rule of three
+        found = tax_share(windows)
+        assert (found.value, found.low) == (1.0, 1 - 3 / sum(n for _, n in windows))
+
+
 def test_the_share_reaches_to_where_copying_loops_are_no_kernels_and_unknown_code_is():
     seen = attach.Seen()
     copies, rest = Leaf("libx.so", "sub_1", "copy"), Leaf("libx.so", "sub_2", "other")
@@ -231,7 +239,8 @@ def test_the_share_reaches_to_where_copying_loops_are_no_kernels_and_unknown_cod
             Counter({copies: 20, Leaf("libx.so", "sub_3", "kernel"): 40, rest: 30, unread: 10})
         )
     found = seen.tax_share()
-    assert (found.low, found.value, found.high) == pytest.approx((0.3, 0.4, 0.6))
+    error = (0.4 * 0.6 / 200) ** 0.5  # of 200 samples
+    assert (found.low, found.value, found.high) == pytest.approx((0.3 - error, 0.4, 0.6 + error))
 
 
 def test_windows_are_bounded_and_lose_no_sample():

@@ -106,14 +106,20 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
     """
     count = sum(totals)
     value = sum(parts) / count
-    half = NORMAL_95 * (error := math.sqrt(max(0.0, value * (1 - value)) / count))
     found = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t > 0], method)
-    if found is not None:
-        half = max(error, (found.high - found.low) / 2)
-    else:
-        method = f"{method}, binomial"
+    if found is None:
+        return counted_share(value, count, None, f"{method}, binomial", 1)
+    return counted_share(value, count, (found.high - found.low) / 2, method, found.n)
+
+
+def counted_share(value: float, count: int, half: float | None, method: str, n: int) -> Estimate:
+    """Return a share of so many samples, whose spread over ``n`` stretches says ``half``, or None.
+
+    As in ``share_interval`` no interval is narrower than that many samples allow.
+    """
+    error = math.sqrt(max(0.0, value * (1 - value)) / count)
+    half = NORMAL_95 * error if half is None else max(error, half)
     half = half or RULE_OF_THREE / count
-    n = found.n if found is not None else 1
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
+from frameworktax.analysis.estimates import counted_share
 from frameworktax.attribution.buckets import UNREAD, classify, is_judged
 from frameworktax.attribution.perf_event import RefusedError
 from frameworktax.attribution.py_spy import FunctionRecording, probe
@@ -39,7 +40,7 @@ from frameworktax.programs.document import Function, Process, Program, Section
 from frameworktax.programs.target import Target
 from frameworktax.records import BILL, Estimate, Note
 from frameworktax.report.words import percent, time_text
-from frameworktax.stats import NORMAL_95, t_quantile
+from frameworktax.stats import t_quantile
 
 OWN_SHARE = 0.005
 """Of a processor, that emptying rings and finding threads may take."""
@@ -123,7 +124,8 @@ def tax_share(windows: Sequence[tuple[int, int]], per: str = "thread") -> Estima
     """Return the share of samples outside kernels with its interval, None without samples.
 
     Windows hold as many samples as the threads ran, so the interval is that of a ratio of sums:
-    Student's t over what each window's kernels differ from the common share of its samples.
+    Student's t over what each window's kernels differ from the common share of its samples. As in
+    ``share_interval`` it is not narrower than so few samples allow.
 
     Args:
         windows: (samples in kernels, samples) each.
@@ -135,15 +137,12 @@ def tax_share(windows: Sequence[tuple[int, int]], per: str = "thread") -> Estima
         return None
     share = 1 - sum(k for k, _ in windows) / total
     used = [(k, n) for k, n in windows if n]
-    if len(used) > 1:
-        squares = sum((n - k - share * n) ** 2 for k, n in used)
-        deviation = math.sqrt(len(used) / (len(used) - 1) * squares) / total
-        half = t_quantile(0.95, len(used) - 1) * deviation
-    else:
-        # Without a spread all that is known is how many samples there are.
-        spread = max(0.0, share * (1 - share))  # missing ticks make the share leave 0 to 1
-        half, method = NORMAL_95 * math.sqrt(spread / total), f"{method}, binomial"
-    return Estimate(value=share, low=share - half, high=share + half, method=method, n=len(used))
+    if len(used) < 2:
+        return counted_share(share, total, None, f"{method}, binomial", len(used))
+    squares = sum((n - k - share * n) ** 2 for k, n in used)
+    deviation = math.sqrt(len(used) / (len(used) - 1) * squares) / total
+    half = t_quantile(0.95, len(used) - 1) * deviation
+    return counted_share(share, total, half, method, len(used))
 
 
 class _Observed:
