@@ -643,8 +643,12 @@ def test_a_known_program_comes_back_as_it_was(watched):
 
     (section,) = program_of(found, {tid: samples}, skip_first=30)
     assert (section.kinds[0].skipped, section.kinds[0].samples) == (30, 100)
+    assert section.kinds[0].wall_ns == 100 * MS
+    left_out = {"calls left out": 300 * MS}
+    assert {part.name: part.time_ns for part in section.between} == between | left_out
     (section,) = program_of(found, {tid: samples}, skip_first=40)
     assert section.kinds[0].latency_ns is None and section.kinds[0].reason
+    assert section.kinds[0].wall_ns == 0 and section.between[0].time_ns == 400 * MS
     (section,) = program_of(found, {tid: samples}, only=running.re.compile("Other"))
     assert section.kinds == ()
     (section,) = program_of(found, {})

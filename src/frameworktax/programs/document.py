@@ -33,7 +33,7 @@ class Kind(HtmlRepr):
         import_name: ``module:class``, empty for what is no module.
         calls: of them the first ``skipped`` are in no other number.
         timed: of those, how many have a time; the others are like their neighbours in all numbers.
-        wall_ns: of all calls, without calls of modules inside a step or a wait for data.
+        wall_ns: of these calls, without calls of modules inside a step or a wait for data.
         latency_ns: mean of the medians of stretches of consecutive calls, its interval over them.
         p50_ns, p90_ns, p99_ns: of the calls.
         bill_ns: this latency by line of the breakdown.
@@ -81,7 +81,7 @@ class Part(HtmlRepr):
     """Something that a thread did between calls, or in all of its time where it had none.
 
     Attributes:
-        name: a library, ``python``, ``waiting``, ``others had the processor`` …
+        name: a library, ``python``, ``off the processor``, ``calls left out`` (skipped) …
         time_ns: in all of the section.
         share: of the section's time.
     """

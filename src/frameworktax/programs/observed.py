@@ -277,7 +277,8 @@ class _Thread:
 
     def section(self, others: Sequence[Samples], skip_first: int, only: Any) -> Section:
         wall_ns, begin_ns = self._span()
-        every = [self._kind(root, name, others, skip_first) for root, name in self._names().items()]
+        names = self._names()
+        every = [self._kind(root, name, others, skip_first) for root, name in names.items()]
         kinds = [kind for kind in every if only is None or only.search(kind.name)]
         # Of what lies where calls were counted only it is not known whether it was in one of them.
         counted = self.notes.counted[:, :2]
@@ -287,7 +288,11 @@ class _Thread:
         if len(counted):
             beside &= owners(*merge(*counted.T), at_ns) < 0
             known_ns = wall_ns - union_ns(*np.concatenate((self.rows[:, :2], counted)).T)
-        left_ns = wall_ns - sum(kind.wall_ns for kind in every)
+        skipped_ns = sum(self._skipped_ns(root, skip_first) for root in names)
+        left_ns = wall_ns - skipped_ns - sum(kind.wall_ns for kind in every)
+        skipped = (
+            Part(name="calls left out", time_ns=skipped_ns, share=skipped_ns / (wall_ns or 1)),
+        )
         seen = self.ended.samples
         name = self.process.names.get(self.tid) or (seen.names.get(self.tid, "") if seen else "")
         process = "" if self.process.name == "MainProcess" else self.process.name
@@ -299,19 +304,34 @@ class _Thread:
             wall_ns=wall_ns,
             cpu_ns=len(at_ns) * self.samples.period_ns,
             kinds=tuple(sorted(kinds, key=lambda kind: -kind.wall_ns)),
-            between=_between(self.samples.only(beside), wall_ns, left_ns, known_ns),
+            between=(
+                *(skipped if skipped_ns else ()),
+                *_between(self.samples.only(beside), wall_ns, left_ns, known_ns),
+            ),
         )
 
     # --- a kind of calls ---
 
-    def _kind(self, root: int, name: str, others: Sequence[Samples], skip_first: int) -> Kind:
-        about = self.process.roots[root]
+    def _calls(self, root: int) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
+        """Return which rows are a kind's, their numbers of so many calls, and where threads end."""
         which = np.flatnonzero(self.rows[:, 2] == root)
         rows = self.rows[which]
         numbers, total = _numbers(rows, self.notes.counted_of(root))
         thread = np.searchsorted(self.notes.begins, rows[:, 0], "right")
-        cuts = numbers[1:][np.diff(thread) > 0]  # those that are another thread's first
+        return which, numbers, total, numbers[1:][np.diff(thread) > 0]
+
+    def _skipped_ns(self, root: int, skip_first: int) -> int:
+        """Return the time of the first calls of a kind."""
+        which, numbers, total, cuts = self._calls(root)
+        first = numbers < skip_first
+        return _time_ns(self.durations[which[first]], numbers[first], min(skip_first, total), cuts)
+
+    def _kind(self, root: int, name: str, others: Sequence[Samples], skip_first: int) -> Kind:
+        about = self.process.roots[root]
+        which, numbers, total, cuts = self._calls(root)
+        rows = self.rows[which]
         skipped = min(skip_first, total)  # where there are fewer calls, all of them
+        is_kept = numbers >= skip_first
         known = Kind(
             kind=about["kind"],
             name=name,
@@ -322,14 +342,18 @@ class _Thread:
             calls=total,
             timed=len(rows),
             skipped=skipped,
-            wall_ns=round(float(self.durations[which] @ _weights(numbers, total, cuts))),
+            wall_ns=_time_ns(
+                self.durations[which[is_kept]],
+                numbers[is_kept] - skipped,
+                total - skipped,
+                cuts - skipped,
+            ),
             inputs=tuple(
                 (self.process.values.get((of, text)) or json.loads(text), count)
                 for (of, text), count in self.process.inputs.most_common()
                 if of == root
             ),
         )
-        is_kept = numbers >= skip_first
         if not is_kept.any():
             return replace(known, reason="all of its calls were skipped")
         first_ns = int(rows[is_kept, 0].min())
@@ -459,6 +483,11 @@ def _numbers(rows: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, int]:
     before = np.searchsorted(rows[:, 0], counted[:, 0], "right")
     added = np.cumsum(np.bincount(before, counted[:, 3], minlength=len(rows) + 1)).astype(int)
     return np.arange(len(rows)) + added[: len(rows)], len(rows) + int(added[-1])
+
+
+def _time_ns(durations: np.ndarray, numbers: np.ndarray, total: int, cuts: np.ndarray) -> int:
+    """Return the time of so many calls, of which some are known; see ``_weights``."""
+    return round(float(durations @ _weights(numbers, total, cuts))) if len(numbers) else 0
 
 
 def _weights(numbers: np.ndarray, total: int, cuts: Iterable[int] = ()) -> np.ndarray:
