@@ -99,6 +99,15 @@ def test_semicolons_and_names_of_other_tools(tmp_path):
     assert run.measurements[0].runtime == "trt"
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("model,ms\nm,1\n", {"batch", "threads"}), ("model,batch,threads,ms\nm,1,2,1\n", set())],
+)
+def test_what_is_taken_as_1_is_said(tmp_path, text, words):
+    (note,) = [n for n in read(written(tmp_path, text)).notes if n.code == "other-tool"]
+    assert {"batch", "threads"} & set(re.findall(r"\w+", note.text)) == words
+
+
 def test_repeats_give_an_interval_and_a_bootstrap(tmp_path):
     lines = ["model,runtime,batch,repeat,latency_ms"]
     for batch, latency in ((1, 10.0), (2, 10.1), (4, 20.0)):

@@ -27,7 +27,7 @@ from frameworktax.analysis.estimates import (
     one_minus,
     quotient,
 )
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, counted
 from frameworktax.records import (
     Curve,
     Environment,
@@ -144,7 +144,11 @@ def _document(table: Found) -> Run:
     ]
     latency_only = not any(row.kernel_ns for row in table.rows)
     sentences = [_sentence(curve) for _, curve in drawn]
-    notes = [Note("other-tool", f"read from {table.source}; taken as it says, not measured here")]
+    text = f"read from {table.source}; taken as it says, not measured here"
+    for name, words in (("batch", "batch size"), ("threads", "number of threads")):
+        if any(name not in row.values for row in table.rows):
+            text += f"; the {words} is taken as 1 where it is not stated"
+    notes = [Note("other-tool", text)]
     if latency_only:
         text = "latencies only: no kernel time, so no tax and no regime; slopes are all there is"
         notes.append(Note("latency-only", text))
@@ -174,7 +178,7 @@ def _headline(
         parts.append(sentences[0] + more)
     if not parts:
         model = measurements[0].workload.model
-        parts.append(f"{len(measurements)} points of {model} and no curve")
+        parts.append(f"{counted(len(measurements), 'point')} of {model} and no curve")
     if latency_only:
         parts.append("latencies only, so the tax is unknown")
     return "; ".join(parts)
