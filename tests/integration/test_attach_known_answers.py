@@ -14,6 +14,7 @@ from attempts import attempted
 
 from frameworktax.attribution.perf_event import PERIOD_NS, probe
 from frameworktax.host.lock import runtime_folder
+from frameworktax.programs import attach
 from frameworktax.programs.attach import Observation
 
 pytestmark = pytest.mark.skipif(probe() is not None, reason=str(probe()))
@@ -58,6 +59,11 @@ while True:
 """
 
 
+@pytest.fixture(autouse=True)
+def _without_py_spy(monkeypatch):
+    monkeypatch.setattr(attach, "probe", lambda: "not asked for")
+
+
 def started(code):
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -85,9 +91,7 @@ def test_the_share_is_within_three_points_of_the_programs_own(taxed, way):
 
     def difference():
         own_share()  # begins anew; what it computes for that is not observed
-        with Observation(
-            taxed.pid, period_ns=PERIOD_NS, functions=False, processors=way == "processor"
-        ) as found:
+        with Observation(taxed.pid, period_ns=PERIOD_NS, processors=way == "processor") as found:
             if found._per != way:
                 pytest.skip("sampling processors takes privileges")
             while sum(one.samples for one in found.update().sections) < 1500:
@@ -114,11 +118,11 @@ def resources(pid):
 
 def test_fifty_cycles_leave_target_and_machine_as_they_were():
     with started(WAITING) as process:
-        with Observation(process.pid, functions=False) as found:
+        with Observation(process.pid) as found:
             found.update()  # reads the symbols of libraries, which stay
         before, ours_before = resources(process.pid), resources(os.getpid())
         for _ in range(50):
-            with Observation(process.pid, functions=False) as found:
+            with Observation(process.pid) as found:
                 assert found.update().processes[0].cpu_ns >= 0
         after, ours_after = resources(process.pid), resources(os.getpid())
         left = [path.name for path in runtime_folder().glob("attach-*")]

@@ -295,7 +295,6 @@ class Observation:
         pid: of the process.
         period_ns: processor time between two samples of a thread.
         root: where ``proc`` is; for tests.
-        functions: whether py-spy is asked for functions of Python, where it is installed.
         processors: whether events are of processors, where that is allowed, instead of threads.
 
     Raises:
@@ -309,21 +308,20 @@ class Observation:
         *,
         period_ns: int = PROGRAM_PERIOD_NS,
         root: Path = Path("/"),
-        functions: bool = True,
         processors: bool = True,
     ) -> None:
         self.target = target.find(pid, root)
         self._asks_processors = processors
         self._processors: Events | None = None
         self._root, self._period_ns = root, period_ns
-        self._asks_functions = functions
         self._processes: dict[tuple[int, int], _Observed] = {}
         self._stopping = threading.Event()
         self._reader = threading.Thread(target=self._read, name="frameworktax-reader", daemon=True)
         self._recording: FunctionRecording | None = None
         self._refused: dict[int, str] = {}
         """Process that was started and could not be sampled → reason."""
-        self._missing: str | None = "not asked for"
+        self._missing: str | None = None
+        """Why there are no functions of Python."""
         self._seen = Seen()
         self._fault: Exception | None = None
         self._exit = contextlib.ExitStack()
@@ -349,7 +347,7 @@ class Observation:
             until.callback(self._stop)
             self._find_children()
             self._spent_ns = self._spent()
-            if self._asks_functions and self._first.is_python:
+            if self._first.is_python:
                 self._record_functions(until)
             self._reader.start()
             self._exit = until.pop_all()

@@ -50,13 +50,12 @@ def parse_pid(text: str) -> int:
     return int(text)
 
 
-def find(pid: int, root: Path = Path("/"), user: int | None = None) -> Target:
+def find(pid: int, root: Path = Path("/")) -> Target:
     """Return the process with an id.
 
     Args:
         pid: its id.
         root: where ``proc`` is; for tests.
-        user: who asks; None for the user of this process.
 
     Raises:
         UsageError: it is not there, has ended, or is not to be attached to; says why.
@@ -90,8 +89,7 @@ def find(pid: int, root: Path = Path("/"), user: int | None = None) -> Target:
     if fields[_STATE] in ("Z", "X"):
         raise UsageError(f"process {pid} has ended and waits for its parent to take notice")
     owner = int(status["Uid"].split()[1])
-    user = os.geteuid() if user is None else user
-    if user not in (0, owner):
+    if os.geteuid() not in (0, owner):
         raise UsageError(
             f"process {pid} belongs to {_name_of(owner)}; attach as that user, or with sudo"
         )
