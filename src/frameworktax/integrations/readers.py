@@ -546,7 +546,6 @@ PHASES = ("forward", "call", "generate", "prefill")
 """Parts of a report that are a whole call, the first one found is used."""
 MEGABYTE = 1_000_000
 """optimum-benchmark's MB, by which it divides bytes."""
-MAX_FILES = 10_000
 
 
 def optimum_benchmark(path: Path) -> Found | None:
@@ -561,10 +560,9 @@ def optimum_benchmark(path: Path) -> Found | None:
     """
     files = [path]
     if path.is_dir():
-        files = sorted(path.rglob("benchmark.json"))[:MAX_FILES]
+        files = sorted(path.rglob("benchmark.json"))
         whole = {file.parent for file in files}
-        alone = (f for f in path.rglob("benchmark_report.json") if f.parent not in whole)
-        files += sorted(alone)[:MAX_FILES]
+        files += sorted(f for f in path.rglob("benchmark_report.json") if f.parent not in whole)
     found = [read for file in files if (read := _report(file)) is not None]
     environments = (environment for _, environment in found if environment is not None)
     rows = [row for row, _ in found]
