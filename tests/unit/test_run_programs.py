@@ -949,6 +949,16 @@ def test_what_has_no_source_is_left_out_and_said(tmp_path):
     assert "return module.eval(), {'x': 0.5}" in source
 
 
+@pytest.mark.parametrize(
+    ("dtype", "made"),
+    [("bfloat16", "randn"), ("float64", "randn"), ("float8_e5m2", "ones"), ("bool", "ones")],
+)
+def test_tensors_are_drawn_of_types_that_torch_draws(tmp_path, dtype, made):
+    given = [[{"shape": [2], "dtype": f"torch.{dtype}"}], {}]
+    inputs.write(kind_with(given, tmp_path, make="net.Net()"), tmp_path / "i.py", tmp_path)
+    assert f"torch.{made}([2], dtype=torch.{dtype})" in (tmp_path / "i.py").read_text()
+
+
 def test_names_beyond_16_bits_are_the_same_in_the_source(tmp_path):
     folder = tmp_path / "\N{GRINNING FACE}"
     folder.mkdir()

@@ -14,6 +14,8 @@ import numpy as np
 from frameworktax.programs.document import Kind
 
 SCRIPT = frozenset(("__main__", "__mp_main__"))
+DRAWN = re.compile(r"torch\.b?float(16|32|64)")
+"""Types that torch draws at random: of eight bits it does not."""
 
 
 def batch(kind: Kind) -> int | None:
@@ -147,7 +149,7 @@ def _leaf(value: Mapping[str, Any], arrays: dict[str, np.ndarray], folder: Path)
         return repr(known)
     shape, dtype = value["shape"], value["dtype"]
     if "kept" not in value:
-        return f"torch.{'randn' if 'float' in dtype else 'ones'}({shape}, dtype={dtype})"
+        return f"torch.{'randn' if DRAWN.fullmatch(dtype) else 'ones'}({shape}, dtype={dtype})"
     pid, at, size = value["kept"]
     kind = _numpy_type(dtype, size // max(1, math.prod(shape)))  # an empty tensor has no elements
     name = str(len(arrays))
