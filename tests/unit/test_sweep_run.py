@@ -122,6 +122,20 @@ def test_what_is_still_unavailable_is_not_tried_again():
     assert found.status == "unavailable" and found.reason
 
 
+def test_a_workload_that_a_runtime_does_not_take_is_not_tried_again():
+    nested = point(runtime="nested")
+    records = [session(), outcome(nested, "unavailable", reason="ragged input only")]
+    found = find_statuses([nested], records, 2)[nested]
+    assert found.status == "unavailable" and "ragged" in found.reason
+
+
+def test_what_only_the_model_shows_is_unavailable_in_this_sweep_and_asked_for_by_the_next():
+    records = [session(), outcome(EAGER, "unavailable", reason="no such operator")]
+    now = find_statuses([EAGER], records, 2, sessions=["a"])[EAGER]
+    assert (now.status, now.reason) == ("unavailable", "no such operator")
+    assert find_statuses([EAGER], records, 2)[EAGER].status == "open"
+
+
 def test_a_sweep_that_resumes_says_from_where():
     points = [point(batch=n) for n in (1, 2, 4, 8)]
     records = [

@@ -11,6 +11,7 @@ from typing import Literal
 
 from frameworktax import host, runtimes
 from frameworktax.measure import timing
+from frameworktax.measure.plan import why_not
 from frameworktax.measure.schedule import FIRST_ROUNDS, block_s, round_s
 from frameworktax.records import (
     FLOOR,
@@ -23,7 +24,7 @@ from frameworktax.records import (
     Subject,
     device_of,
 )
-from frameworktax.runtimes.base import Runtime, Target
+from frameworktax.runtimes.base import Runtime
 from frameworktax.stats import MIN_BLOCKS
 
 Status = Literal["open", "measured", "unavailable", "given-up"]
@@ -101,8 +102,8 @@ def find_statuses(
         points: of a study.
         records: of a store.
         attempts: sessions in which a point that fails is tried.
-        sessions: of this sweep: what they found unavailable on another host is not asked for
-            again. On this host one can look.
+        sessions: of this sweep: what they found unavailable is not asked for again. Of what
+            earlier ones found, on this host, one can look.
     """
     wanted = {point.key(): point for point in points}
     found: dict[str, dict[str, _Session]] = {key: defaultdict(_Session) for key in wanted}
@@ -149,11 +150,11 @@ def _unmeasured(
 
 
 def _unavailable(point: Point, fault: Outcome, sessions: Collection[str]) -> PointStatus:
+    if fault.session in sessions:
+        return PointStatus("unavailable", fault.reason)
     if point.platform != device_of(point.platform):  # nodes of a cluster
-        is_new = fault.session in sessions
-        return PointStatus("unavailable" if is_new else "open", fault.reason)
-    target = Target(point.platform, point.workload.precision, point.threads)
-    reason = _runtime(point.runtime).missing(target)
+        return PointStatus("open", fault.reason)
+    reason = why_not(point)
     return PointStatus("unavailable", reason) if reason else PointStatus("open")
 
 
