@@ -17,6 +17,8 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     Attribution,
     Block,
+    Calibration,
+    Effort,
     Environment,
     LeftOut,
     Note,
@@ -362,6 +364,25 @@ def test_a_store_may_hold_other_things(tmp_path):
     one = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [2]}}
     results = sweep(tmp_path, FakeExecutor(tmp_path), one).run()
     assert [(m.workload.model, m.workload.batch) for m in results] == [("mlp", 2)]
+
+
+def test_a_document_is_of_the_sessions_that_measured_its_points(tmp_path):
+    sweep(tmp_path, FakeExecutor(tmp_path)).run()
+    where = replace(HOST, host="elsewhere")
+    other, floor = point("lstm"), point("null", "null")
+    with Writer(tmp_path, "z") as writer:
+        writer.write(replace(session("z"), environment=where))
+        for p in (other, floor):
+            writer.write(Subject(session="z", point=p, paradigm="eager"))
+            for process, round_ in SIX:
+                writer.write(block(p, process, round_, "z"))
+        for round_ in range(9):
+            writer.write(Calibration(session="z", round=round_, latency_ns=(1000 << round_,)))
+        writer.write(Effort(session="z", wall_ns=9, setup_ns=0, measuring_ns=9, calls_ns=1))
+    run = sweep(tmp_path, FakeExecutor(tmp_path)).run().run
+    assert run.environment.host == HOST.host
+    assert (run.host_drift, run.own_tax, run.harness_floor_ns) == (None, None, None)
+    assert len(run.measurements) == 4 and not run.notes
 
 
 def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
