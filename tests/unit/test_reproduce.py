@@ -13,7 +13,7 @@ from sample_records import write
 from frameworktax.analysis.document import build
 from frameworktax.analysis.estimates import exactly
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError
-from frameworktax.records import Estimate
+from frameworktax.records import Estimate, LeftOut
 from frameworktax.report import vega
 from frameworktax.report.html import write_page
 from frameworktax.report.render_markdown import markdown
@@ -291,6 +291,23 @@ def test_flipped_data_flip_the_verdict():
     assert "across the bound" in between.claims[0].reason
     assert slow.claims[0].findings[0].ours.value == pytest.approx(0.25)
     assert slow.claims[0].findings[1].ours.value == pytest.approx(3.6, rel=1e-3)
+
+
+def test_other_points_of_the_store_are_in_no_part_of_the_document():
+    study, other = studies.load("figure-1"), studies.load("figure-13")
+    records = made.made(study, by_model({}))
+    alone = told_of("figure-1", records).run
+    newer = "20261120T130000-0001"
+    planned = planned_points("figure-1", "small")
+    left = [LeftOut(session=newer, point=planned[0], reason="no time was left")]
+    elsewhere = replace(data.ENVIRONMENT, cpu="another")
+    late = made.made(other, by_model({}), session=f"{newer}0", environment=elsewhere)
+    found = told_of("figure-1", [*records, data.session(newer, 13), *left, *late])
+    assert found.machines == (data.ENVIRONMENT.cpu,)
+    assert found.run == alone
+    lost = [r for r in records if point_key(r) != planned[0].key()]
+    found = told_of("figure-1", [*lost, data.session(newer, 13), *left, *late])
+    assert "no time was left" in [row.reason for row in found.studies[0].rows]
 
 
 def test_overhead_follows_the_kernels():

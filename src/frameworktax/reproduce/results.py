@@ -35,7 +35,7 @@ from frameworktax.reproduce.studies import (
     planned_points,
     study_data,
 )
-from frameworktax.sweep.run import sweep
+from frameworktax.sweep.run import records_of, sweep
 
 ACROSS = "figure-9"
 """The one study over all machines of a store."""
@@ -129,9 +129,13 @@ def evaluate_studies(
     Raises:
         NothingMeasuredError: the records hold no point of these studies.
     """
-    runs = _by_machine(records)
-    if not runs:
-        raise NothingMeasuredError(f"no session in {folder}; leave out --redraw to measure")
+    asked = {axes_key(p) for study in studies for p in planned_points(study.name, scale)}
+    runs = _by_machine(records_of(records, lambda point: axes_key(point) in asked))
+    if not any(m.pipelined_ns for machine in runs.values() for m in machine.run.measurements):
+        raise NothingMeasuredError(
+            f"{folder} holds no point of {', '.join(s.name for s in studies)} at the {scale} "
+            "scale; leave out --redraw to measure, or choose the other --scale"
+        )
     names = list(runs)
     here = names[-1]
     results = []
@@ -149,14 +153,8 @@ def evaluate_studies(
                 effects=_effects(rows),
             )
         )
-    if not any("latency" in row.numbers for result in results for row in result.rows):
-        raise NothingMeasuredError(
-            f"{folder} holds no point of {', '.join(s.name for s in studies)} at the {scale} "
-            "scale; leave out --redraw to measure, or choose the other --scale"
-        )
-    asked = {axes_key(p) for study in studies for p in planned_points(study.name, scale)}
     run = runs[here].run
-    kept = tuple(m for m in run.measurements if axes_key(m.point) in asked)
+    kept = tuple(m for m in run.measurements if axes_key(m.point) in asked)  # without the floor
     return Reproduction(
         studies=tuple(results),
         scale=scale,

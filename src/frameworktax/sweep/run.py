@@ -294,12 +294,15 @@ class Sweep:
         """Return the document of the study's points alone: a store may hold other things."""
         own = {*self.study.points}
         kept = records_of(records, lambda point: point in own)
+        # A session that timed nothing (the sweep's own) is no environment of a point.
+        if timed := {record.session for record in kept if isinstance(record, Block)}:
+            kept = [r for r in kept if not isinstance(r, Session) or r.session in timed]
         run = document(kept, self._settings.until, asked)
         return Results(replace(run, notes=run.notes + tuple(notes)), self.folder)
 
 
 def records_of(records: Sequence[Record], where: store.Where) -> list[Record]:
-    """Return the records of some points and their twins, and of sessions that measured these."""
+    """Return the records of some points and their twins, and of their sessions."""
     named = {p for r in records if isinstance(p := getattr(r, "point", None), Point)}
     own, foreign = set(), set()
     for point in named:
@@ -307,14 +310,7 @@ def records_of(records: Sequence[Record], where: store.Where) -> list[Record]:
         if is_own or point.runtime != FLOOR:
             (own if is_own else foreign).add(point.key())
     sessions = {record.session for record in records if point_key(record) in own}
-    # A session that timed nothing (the sweep's own) is no environment of a point.
-    timed = {r.session for r in records if isinstance(r, Block) and r.point in own} or sessions
-    return [
-        record
-        for record in records
-        if record.session in (timed if isinstance(record, Session) else sessions)
-        and point_key(record) not in foreign
-    ]
+    return [r for r in records if r.session in sessions and point_key(r) not in foreign]
 
 
 def _budget_s(estimate_s: float, expected_s: float, left_s: float) -> float:
