@@ -200,6 +200,13 @@ def test_free_width_is_told_like_free_batch():
     assert at_least.high == math.inf
 
 
+def test_a_ratio_without_bounds_is_no_lower_bound():
+    wide = claims.quotient(*(row(4.0, half).numbers["latency"] for half in (5.0, 1.0)))
+    assert (wide.low, wide.high) == (0.0, math.inf)
+    assert claims.estimate_text(wide) == "1 (0 to no bound)"
+    assert claims.estimate_text(replace(wide, low=0.5)).startswith("at least 1 ")
+
+
 def test_what_is_missing_is_a_reason():
     rows = [row(1.0), Row(at={"model": "m", "runtime": "x", "batch": 1}, reason="no such engine")]
     with pytest.raises(NotEvaluable, match="m in x, batch 1: no such engine"):

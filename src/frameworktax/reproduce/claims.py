@@ -557,7 +557,7 @@ def estimate_text(x: Estimate, unit: str = "") -> str:
     """Return ``1.23 (1.10 to 1.36)``; a count stands alone."""
     if x.low == x.high == x.value:
         return value_text(x.value, unit)
-    if math.isinf(x.high):
+    if math.isinf(x.high) and x.low > 0:  # free as far as it was measured
         return f"at least {value_text(x.value, unit)} (from {value_text(x.low, unit)})"
     ends = f"{value_text(x.low, unit)} to {value_text(x.high, unit)}"
     return f"{value_text(x.value, unit)} ({ends})"
