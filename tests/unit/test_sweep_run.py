@@ -167,6 +167,7 @@ def test_what_shares_a_session():
     ) + plan(point("m3", "eager", 1))
     assert grouped(planned) == [("m3", 1), ("m1", 4), ("m2", 4)]  # the cheaper first
     assert grouped(planned, together=[["m1", "m3"]]) == [("m2", 4), ("m1, m3", 5)]
+    assert grouped(planned, together=[["m1", "m3"], ["m2", "m3"]]) == [("m1, m2, m3", 9)]
     urgent = [replace(p, priority=p.point.workload.model == "m2") for p in planned]
     assert grouped(urgent)[0] == ("m2", 4)
 

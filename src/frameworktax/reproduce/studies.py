@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
@@ -148,10 +148,11 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
         for data in points:
             data["runtimes"] = [part.get(name, name) for name in data["runtimes"]]
     measured = {name for data in points for name in data["models"]}  # a scale may leave models out
+    together = [sorted(measured.intersection(names)) for s in studies for names in s.together]
     settings: dict[str, Any] = {
         "until": "5%" if scale == "small" else "3%",
         "name": ", ".join(study.name for study in studies)[:200],
-        "together": _joined([set(names) & measured for s in studies for names in s.together]),
+        "together": [names for names in together if len(names) > 1],
     }
     if scale == "small":
         settings["time_budget"] = min(SMALL_LIMIT_S, sum(s.small_budget_s for s in studies))
@@ -160,16 +161,6 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
     }
     last = [{"models": sorted(later), "value": -1}] if later else []
     return {"study": settings, "point": points, "priority": last}
-
-
-def _joined(sets: Iterable[set[str]]) -> list[list[str]]:
-    """Return sets of two models or more, those that share one as one."""
-    found: list[set[str]] = []
-    for one in (names for names in sets if len(names) > 1):
-        touching = [other for other in found if other & one]
-        found = [other for other in found if not other & one]
-        found.append(one.union(*touching))
-    return [sorted(one) for one in found]
 
 
 @cache

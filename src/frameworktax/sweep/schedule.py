@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from frameworktax.errors import counted
 from frameworktax.records import Point, Workload, point_name
 from frameworktax.sweep.executor import Platform
 from frameworktax.sweep.grid import Planned
@@ -72,7 +73,10 @@ def groups(
     several nodes to give them to. A label that is not among ``platforms`` counts as one node;
     measuring processes may fill ``memory_bytes`` where a platform does not say.
     """
-    set_of = {model: number for number, names in enumerate(together) for model in names}
+    set_of: dict[str, frozenset[str]] = {}
+    for names in together:  # sets that share a model are one
+        whole = frozenset(names).union(*(set_of.get(name, ()) for name in names))
+        set_of |= dict.fromkeys(whole, whole)
     families: dict[tuple[object, ...], dict[Workload, list[Planned]]] = {}
     for one in planned:
         workload = one.point.workload
@@ -226,7 +230,7 @@ class Retries:
                 what_next = "is tried once more"
             return point, f"{point_name(point)}, was alone in it and {what_next}"
         whole = replace(group.part(rest), losses=group.losses + 1)
-        text = f"the rest of it, {len(rest)} points, is run again"
+        text = f"the rest of it, {counted(len(rest), 'point')}, is run again"
         if whole.losses < self._attempts:
             self._queue.add(whole, first=True)
             return None, text
