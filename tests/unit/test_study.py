@@ -93,6 +93,17 @@ def test_a_grid_with_all_that_changes_it(study):
     assert found.notes == ()
 
 
+def test_a_table_may_name_what_a_grid_left_at_its_default(study):
+    grid = '[grid]\nmodels = ["bert-base", "mlp"]\nruntimes = "eager"\nbatch = 1\n'
+    wide = '[[point]]\nmodels = "bert-base"\nruntimes = "eager"\nwidth = [0.5, 1]\n'
+    for axis in ('precision = "float32"', "width = 1", 'phase = "forward"', 'input = "dense"'):
+        text = f'{grid}{wide}[[exclude]]\nmodels = "bert-base"\n{axis}\n'
+        found = study(text)
+        left = {(p.workload.model, p.workload.width) for p in found.points}
+        assert left == {("mlp", 1.0)} | ({("bert-base", 0.5)} if "width" in axis else set())
+        assert found.notes == ()
+
+
 def test_spans_scalars_and_all(study):
     text = '[grid]\nmodels = "mlp"\nruntimes = "all"\nbatch = "1..8,10"\n'
     found = study(text)

@@ -23,6 +23,9 @@ MAX_POINTS = 200_000
 TEXT_AXES = frozenset({"length", "length_mean", "length_sd"})
 IMAGE_AXES = frozenset({"image_size", "channels_last"})
 FACTOR_AXES = frozenset({"width", "depth"})
+USUAL = ("precision", "width", "depth", "input", "phase", "channels_last")
+"""Axes with a value in every point that has them, so that a table may name it."""
+PLAIN = Workload(model="")
 Location = Sequence[str | int]
 """A path into the data: ``("exclude", 1, "batch")``."""
 Cell = dict[str, Any]
@@ -112,9 +115,10 @@ class _Layout:
             raise UsageError(f'{where}: names no models; write models = ["bert-base"]')
         defaults = {"runtimes": ("all",), "batch": batches, "platform": ("local",), "threads": (1,)}
         axes: Values = {"models": given["models"]} | defaults | given
+        axes |= {axis: (getattr(PLAIN, axis),) for axis in USUAL if axis not in axes}
         for axis in self._known:
             self._check_names(axis, axes, location)
-        kind = "ragged" if "ragged" in axes.get("input", ()) else "dense"
+        kind = "ragged" if "ragged" in axes["input"] else "dense"
         every = [name for name in runtimes.every(kind) if name != FLOOR]
         named = (every if name == "all" else [name] for name in axes["runtimes"])
         axes["runtimes"] = tuple(dict.fromkeys(itertools.chain.from_iterable(named)))
