@@ -423,6 +423,20 @@ def test_a_platform_may_have_a_label():
     assert [name.partition(" with")[0] for name in found.machines] == ["NVIDIA V100", "NVIDIA A100"]
 
 
+@pytest.mark.parametrize(
+    ("index", "platform", "name"),
+    [("1", "cuda:1", "NVIDIA A100"), ("x", "cuda:0", "cuda:0"), ([], "cuda:x", "cuda:x")],
+)
+def test_a_device_of_any_number_has_a_name(index, platform, name):
+    gpus = ({"index": index, "name": "NVIDIA A100"},)
+    environment = replace(data.ENVIRONMENT, gpus=gpus)
+    study = studies.load("figure-9")
+    records = made.made(
+        study, by_model({}), environment=environment, platform=platform, kernel_ns=MS
+    )
+    assert told_of("figure-9", records).machines == (f"{name} with {data.ENVIRONMENT.cpu}",)
+
+
 def test_a_point_that_is_missing_leaves_the_peaks_of_its_machine_known():
     lost = replace(planned_points("figure-9", "small")[0], platform="cuda:0").key()
     kept = [record for record in hardware() if point_key(record) != lost]

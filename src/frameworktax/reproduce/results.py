@@ -14,7 +14,16 @@ from frameworktax.analysis.regime import gpu_peaks
 from frameworktax.api import DEFAULT_STORE, document, pick_device
 from frameworktax.errors import NothingMeasuredError, StoreError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Environment, LeftOut, Point, Record, Run, Subject, sessions_of
+from frameworktax.records import (
+    Environment,
+    LeftOut,
+    Point,
+    Record,
+    Run,
+    Subject,
+    device_of,
+    sessions_of,
+)
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.claims import Judged, free_value, judge, proxies
 from frameworktax.reproduce.rows import (
@@ -199,9 +208,8 @@ def _device(environment: Environment, platform: str) -> tuple[str, Peaks]:
     """Return what a machine is called, by its device and its host, and the peaks of its device."""
     if not platform.startswith("cuda"):
         return environment.cpu, (None, None)
-    number = int(platform.partition("@")[0].partition(":")[2] or 0)
-    gpus = {int(gpu.get("index", i)): gpu for i, gpu in enumerate(environment.gpus)}
-    gpu = gpus.get(number, {})
+    gpus = {f"cuda:{gpu.get('index', i)}": gpu for i, gpu in enumerate(environment.gpus)}
+    gpu = gpus.get(device_of(platform), {})
     name = str(gpu.get("name", platform))
     printed = (p.peak_tflops for p in paper.platforms() if p.gpu.split()[-1] in name.split())
     sheet = gpu_peaks(gpu)
