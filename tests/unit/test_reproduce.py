@@ -414,6 +414,8 @@ def test_machines_are_told_apart_and_compared():
     assert {round(e["host_ratio"], 3) for e in second} == {1.25}
     assert {round(e["device_ratio"], 3) for e in second} == {0.4}
     assert "host × 1.25, device × 0.40" in markdown(page.page(found, "x"))
+    curves = [curve["at"] for curve in found.studies[0].free]
+    assert len(set(curves)) == len(curves) == 4
     flipped = told_of("figure-9", hardware(faster_is_freer=False))
     assert {f.ours.value for f in flipped.claims[0].findings} == {0.0}
 
@@ -471,6 +473,7 @@ def test_one_machine_alone_cannot_be_judged_and_two_say_too_little():
     found = told_of("figure-9", alone)
     assert set(verdicts(found).values()) == {"cannot-be-judged"}
     assert "one machine" in found.claims[0].reason
+    assert all("machine" not in curve["at"] for curve in found.studies[0].free)
     # one pair of machines: its interval reaches across the bound
     assert verdicts(told_of("figure-9", hardware()))["C9.free"] == "cannot-be-judged"
 

@@ -233,12 +233,14 @@ def _rows(planned: Sequence[Point], machine: _Machine) -> list[Row]:
 
 def _free(rows: Sequence[Row], axis: str) -> list[dict[str, Any]]:
     """Return the free value of an axis for every curve along it."""
-    others = ["model", "runtime", "precision", "batch", "length", "width", "depth"]
-    others += ["image_size", "input", "machine"]
+    names = ("precision", "batch", "length", "width", "depth", "image_size", "input", "machine")
+    others = [name for name in names if name != axis]
+    machines = by_machine(rows)
+    usual = (None, 1.0, "float32", "dense", *(machines if len(machines) == 1 else ()))
     curves: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if "latency" in row.numbers and row.at.get(axis) is not None:
-            curves[tuple(row.at.get(a) for a in others if a != axis)].append(row)
+            curves[tuple(row.at.get(a) for a in ("model", "runtime", *others))].append(row)
     found = []
     for curve in curves.values():
         if len(curve) < 2:
@@ -248,8 +250,8 @@ def _free(rows: Sequence[Row], axis: str) -> list[dict[str, Any]]:
         parts = [f"{at['model']} in {at['runtime']}"]
         parts += [
             f"{a} {at[a]:g}" if isinstance(at[a], float) else f"{a} {at[a]}"
-            for a in others[2:-2]
-            if a != axis and at.get(a) not in (None, 1.0, "float32")
+            for a in others
+            if at.get(a) not in usual
         ]
         with suppress(NotEvaluable):  # too few blocks for an interval: left out
             x, bound = free_value(curve, axis)
