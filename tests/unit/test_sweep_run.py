@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 
+import fake_measuring
 import pytest
 
 from frameworktax.cli import app
@@ -28,7 +29,7 @@ from frameworktax.records import (
     Subject,
     Workload,
 )
-from frameworktax.store import Writer
+from frameworktax.store import Writer, read
 from frameworktax.sweep.executor import Done, Job, LocalExecutor, Platform
 from frameworktax.sweep.grid import Planned
 from frameworktax.sweep.plan import forecast, plan_blocks, plan_sweep, resumed, summary
@@ -384,6 +385,22 @@ def test_a_document_is_of_the_sessions_that_measured_its_points(tmp_path):
     assert run.environment.host == HOST.host
     assert (run.host_drift, run.own_tax, run.harness_floor_ns) == (None, None, None)
     assert len(run.measurements) == 4 and not run.notes
+
+
+def test_the_environment_is_looked_up_once_a_sweep(tmp_path, monkeypatch):
+    fake_measuring.install(monkeypatch.setattr)
+    loads = iter((1.0, 2.0))
+    monkeypatch.setattr(
+        sys.modules["frameworktax.sweep.executor"],
+        "this_environment",
+        lambda: replace(HOST, load_1min=next(loads)),
+    )
+    for name, load_1min in (("a", 1.0), ("b", 2.0)):
+        folder = tmp_path / name
+        sweep(folder, LocalExecutor(folder, "cpu", Reporter(), ("x",))).run()
+        records, _ = read(folder)
+        sessions = [r.environment for r in records if isinstance(r, Session)]
+        assert [one.load_1min for one in sessions] == [load_1min] * 2
 
 
 def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):

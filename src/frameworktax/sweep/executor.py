@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +33,7 @@ from frameworktax.measure.recorder import open_shard, this_environment, without_
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.template import Templates
-from frameworktax.records import Outcome, Point, Subject
+from frameworktax.records import Environment, Outcome, Point, Subject
 
 EXECUTORS = ("local", "ray", "ray://HOST:PORT")
 LATE = 2.0
@@ -42,9 +42,6 @@ LATE_S = 120.0
 session measures keeps to the budget, what it sets up to a limit for each step."""
 LEAST_SHARE = 0.5
 """Share of a job's time that is left to measuring, however long its set-up may take."""
-
-_environment = cache(this_environment)
-"""Looked up once for all sessions of a sweep: their load is that of its beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +145,11 @@ class LocalExecutor:
     _setup_s: float = 0.0
     """Of the session before: about as much as the next one's."""
 
+    @cached_property
+    def _environment(self) -> Environment:
+        """Looked up once for all sessions of a sweep: their load is that of its beginning."""
+        return this_environment()
+
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it; ``local`` is the device."""
         devices = {"local": self.device, "cpu": "cpu", self.device: self.device}
@@ -188,7 +190,7 @@ class LocalExecutor:
             budget_s=max(LEAST_SHARE * budget_s, budget_s - self._setup_s),
         )
         fault: FrameworktaxError | None = None
-        with open_shard(self.folder, self.command, _environment()) as writer:
+        with open_shard(self.folder, self.command, self._environment) as writer:
             measuring = MeasuringSession(plan, writer, self.reporter, self._templates)
             try:
                 measuring.run()

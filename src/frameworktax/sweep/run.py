@@ -304,7 +304,8 @@ class Sweep:
 def records_of(records: Sequence[Record], where: store.Where) -> list[Record]:
     """Return the records of some points and their twins, and of their sessions."""
     named = {p for r in records if isinstance(p := getattr(r, "point", None), Point)}
-    own, foreign = set(), set()
+    own: set[str] = set()
+    foreign: set[str] = set()
     for point in named:
         is_own = where(replace(point, workload=replace(point.workload, twin=False)))
         if is_own or point.runtime != FLOOR:
