@@ -109,7 +109,7 @@ class Judged:
 def judge(study: str, claim: Claim, ours: Sequence[Row]) -> Judged:
     """Return a claim of a study with its verdict on our rows."""
     theirs = paper.rows(study)
-    findings = [_finding(p, ours, theirs) for part in claim.part for p in _each(part, ours)]
+    findings = [_finding(p, ours, theirs) for part in claim.part for p in _each(part)]
     verdicts = [f.verdict for f in findings]
     verdict = FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
     decisive = [f for f in findings if f.verdict == verdict]
@@ -129,12 +129,11 @@ def judge(study: str, claim: Claim, ours: Sequence[Row]) -> Judged:
     )
 
 
-def _each(part: Part, ours: Sequence[Row]) -> list[Part]:
-    """Return a part once for every combination of the axes in its ``each``."""
+def _each(part: Part) -> list[Part]:
+    """Return a part once for every combination of the axes in its ``each``, lists in its ``of``."""
     if not part.each:
         return [part]
-    named = {axis: wanted for axis, wanted in part.of.items() if isinstance(wanted, list)}
-    choices = [named.get(axis) or values(ours, axis) for axis in part.each]
+    choices = [wanted for axis in part.each if isinstance(wanted := part.of[axis], list)]
     found = []
     for chosen in itertools.product(*choices):
         fixed = dict(zip(part.each, chosen, strict=True))
