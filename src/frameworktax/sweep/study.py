@@ -31,7 +31,13 @@ from pydantic import (
 )
 
 from frameworktax.errors import UsageError, nearest
-from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_SETUP_LIMIT_S, MOST_PROCESSES, Twin
+from frameworktax.measure.plan import (
+    DEFAULT_PROCESSES,
+    DEFAULT_SETUP_LIMIT_S,
+    LARGEST,
+    MOST_PROCESSES,
+    Twin,
+)
 from frameworktax.records import Input, KvCache, Phase, Point, Precision
 from frameworktax.stats import UNTIL
 from frameworktax.sweep import values
@@ -243,7 +249,7 @@ def _tables(value: Any, info: ValidationInfo) -> Any:
 
 
 _Name = Annotated[str, Field(strict=True, pattern=r"\S")]
-_Count = Annotated[int, Field(strict=True, ge=1)]
+_Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
 _Factor = Annotated[float, Field(strict=True, gt=0, lt=1e6)]
 _List = BeforeValidator(_listed)
 Texts = Annotated[tuple[_Name, ...], _List]
