@@ -274,6 +274,12 @@ def test_sessions_of_one_second_sort_as_they_were_begun(tmp_path):
     assert later.startswith("20261120T120006-")
 
 
+def test_no_session_follows_the_last_second(tmp_path):
+    (tmp_path / "99991231T235959-of-another.jsonl").touch()
+    with pytest.raises(StoreError, match="99991231T235959"):
+        store.new_session_id(tmp_path)
+
+
 def test_a_key_is_the_content():
     point = Point(workload=Workload(model="mlp"), runtime="eager")
     assert point.key() == Point(workload=Workload(model="mlp"), runtime="eager").key()

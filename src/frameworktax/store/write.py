@@ -105,6 +105,9 @@ def new_session_id(folder: Path | None = None, now: datetime | None = None) -> s
         folder: of the store, whose sessions all come before: those of the same second, and those
             of later ones too, where the clock was set back since.
         now: the present, UTC; the clock's if left out.
+
+    Raises:
+        StoreError: the store has a session of the last second that there is.
     """
     stamp, number = now or datetime.now(UTC), randbits(31)
     newest = _newest(folder) if folder is not None else None
@@ -113,7 +116,12 @@ def new_session_id(folder: Path | None = None, now: datetime | None = None) -> s
         if last >= stamp.replace(microsecond=0):
             stamp, number = last, before + 1 + randbits(26)
         if number >= 1 << 32:
-            stamp, number = stamp + timedelta(seconds=1), randbits(31)
+            try:
+                stamp, number = stamp + timedelta(seconds=1), randbits(31)
+            except OverflowError as error:
+                raise StoreError(
+                    f"{folder} holds a session of {stamp:{STAMP}}; remove its file"
+                ) from error
     return f"{stamp:{STAMP}}-{number:08x}"
 
 
