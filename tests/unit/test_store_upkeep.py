@@ -223,6 +223,7 @@ def test_what_was_left_out_is_part_of_a_view(tmp_path):
     [
         ("model", "write NAME=VALUE"),
         ("model=", "write NAME=VALUE"),
+        ("model=, ", "write NAME=VALUE"),
         ("modle=x", "did you mean 'model'"),
         ("twin=true", "no such field"),
     ],

@@ -70,15 +70,15 @@ def condition(texts: Iterable[str]) -> Where:
     for text in texts:
         name, sign, values = text.partition("=")
         name = name.strip()
-        if not sign or not values.strip():
+        words = [word.strip() for word in values.split(",") if word.strip()]
+        if not sign or not words:
             raise UsageError(f"--where '{text}' is no condition; write NAME=VALUE,VALUE")
         if name not in FIELDS:
             raise UsageError(
                 f"--where {name}: no such field{nearest(name, FIELDS)}; "
                 f"choose from {', '.join(FIELDS)}"
             )
-        words = (word.strip() for word in values.split(","))
-        tests.append((name, [_test(word) for word in words if word]))
+        tests.append((name, [_test(word) for word in words]))
 
     def matches(point: Point) -> bool:
         for name, alternatives in tests:
