@@ -511,6 +511,16 @@ def test_a_page_is_redrawn_from_a_store_and_shows_both(tmp_path):
     assert set(document["claims"][0]) >= {"id", "verdict", "ours", "paper", "reason"}
 
 
+def test_what_of_a_store_could_not_be_read_is_in_the_document(tmp_path):
+    study = studies.load("figure-1")
+    folder = write(tmp_path / "store", made.made(study, by_model({})))
+    (shard,) = folder.glob("*.jsonl")
+    with shard.open("a") as file:
+        file.write("{}\n")
+    notes = page.document(reproduce(["figure-1"], store=folder, redraw=True))["notes"]
+    assert "bad-line" in {note["code"] for note in notes}
+
+
 def test_a_measured_store_is_told():
     found = reproduce(
         ["figure-10"], store=Path(__file__).parents[1] / "data/paper-store", redraw=True

@@ -86,8 +86,9 @@ def reproduce(
         sweep(data, store=folder, reporter=reporter, command=command)
     elif not folder.is_dir():
         raise StoreError(f"no store at {folder}; name one with --store, or leave out --redraw")
-    records, _ = stores.read(folder)
-    return evaluate_studies(studies, records, folder, size)
+    records, notes = stores.read(folder)
+    found = evaluate_studies(studies, records, folder, size)
+    return replace(found, run=replace(found.run, notes=(*found.run.notes, *notes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
