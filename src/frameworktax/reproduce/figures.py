@@ -24,7 +24,6 @@ FONT = 14
 """Pixels; a picture of two drawings printed 84 mm wide still has letters of 6 points."""
 NAMES, RUNTIMES = WORDS["figures"], WORDS["runtimes"]
 QUANTITY_COLOURS = {"latency": "#0f7fc4", "kernel": "#009e73", "tax": "#d55e00"}
-SPREAD = ("#0f7fc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#8a6fd1", "#17a2a2", "#6f7f2f")
 
 
 def _x_axis(panel: Panel, shown: list[Point]) -> Spec:
@@ -56,10 +55,8 @@ def _colours(panel: Panel, names: list[str]) -> list[str]:
     if len(panel.quantities) > 1:
         by_word = {NAMES[q]: colour for q, colour in QUANTITY_COLOURS.items()}
         return [by_word[name] for name in names]
-    if panel.series == ("runtime",):
-        runtimes = {shown: name for name, shown in RUNTIMES.items()}
-        return colours([runtimes.get(name, name) for name in names])
-    return [SPREAD[i % len(SPREAD)] for i in range(len(names))]
+    runtimes = {shown: name for name, shown in RUNTIMES.items()}
+    return colours([runtimes.get(name, name) for name in names])
 
 
 def points(rows: Sequence[Row], panel: Panel) -> list[Point]:
