@@ -213,20 +213,12 @@ def records(
     Raises:
         StoreError: the file cannot be read, is no shard, or holds another version.
     """
-    return decoded(shard, lines(shard), faults, wanted)
-
-
-def lines(shard: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a shard with their numbers, from 1; of an empty file an empty one.
-
-    Raises:
-        StoreError: as ``records`` does.
-    """
-    return enumerate(chain.from_iterable(chunks(shard)), start=1)
+    lines = enumerate(chain.from_iterable(chunks(shard)), start=1)
+    return decoded(shard, lines, faults, wanted)
 
 
 def chunks(shard: Path) -> Iterator[list[bytes]]:
-    """Yield what ``lines`` does, many lines at a time.
+    """Yield the lines of a shard, many at a time; of an empty file an empty one.
 
     Raises:
         StoreError: as ``records`` does.
