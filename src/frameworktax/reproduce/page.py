@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from frameworktax.errors import counted
 from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Table, Text, table
 from frameworktax.report.html import write_page
 from frameworktax.report.json_document import dump, plain
@@ -74,13 +75,13 @@ def verdicts(found: Reproduction) -> Iterator[Block]:
             for claim in study.claims
         ]
         yield Items(f"{study.file.name}: {study.file.title}", tuple(items))
-    yield Text(counted(found))
+    yield Text(tally(found))
 
 
 def page(found: Reproduction, folder: str = "") -> Iterator[Block]:
     """Yield the page: each claim's verdict, the figures (files in ``folder``), the tables."""
     yield Heading(TITLE, 1)
-    yield Text(f"Written by frameworktax reproduce. {counted(found)}.")
+    yield Text(f"Written by frameworktax reproduce. {tally(found)}.")
     yield Text(_setting(found))
     yield table(
         "",
@@ -115,11 +116,11 @@ def page(found: Reproduction, folder: str = "") -> Iterator[Block]:
     yield table("", ["numbers", "source"], [*source["figures"].items(), *source["tables"].items()])
 
 
-def counted(found: Reproduction) -> str:
+def tally(found: Reproduction) -> str:
     """Return how many claims hold, do not, and cannot be judged."""
     counts: Counter[str] = Counter(claim.verdict for claim in found.claims)
     parts = ", ".join(f"{words}: {counts[v]}" for v, words in VERDICTS.items() if counts[v])
-    return f"{len(found.claims)} claims; {parts}"
+    return f"{counted(len(found.claims), 'claim')}; {parts}"
 
 
 def ours(claim: Judged) -> str:
