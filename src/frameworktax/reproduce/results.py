@@ -12,7 +12,7 @@ from typing import Any
 from frameworktax import store as stores
 from frameworktax.analysis.regime import gpu_peaks
 from frameworktax.api import DEFAULT_STORE, document, pick_device
-from frameworktax.errors import NothingMeasuredError, StoreError
+from frameworktax.errors import NothingMeasuredError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     Environment,
@@ -84,8 +84,6 @@ def reproduce(
         if time_budget is not None:
             data["study"]["time_budget"] = time_budget
         sweep(data, store=folder, reporter=reporter, command=command)
-    elif not folder.is_dir():
-        raise StoreError(f"no store at {folder}; name one with --store, or leave out --redraw")
     records, notes = stores.read(folder)
     found = evaluate_studies(studies, records, folder, size)
     return replace(found, run=replace(found.run, notes=(*found.run.notes, *notes)))
