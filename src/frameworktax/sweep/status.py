@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from statistics import median
 from typing import Literal
 
@@ -24,7 +23,6 @@ from frameworktax.records import (
     Subject,
     device_of,
 )
-from frameworktax.runtimes.base import Runtime
 from frameworktax.stats import MIN_BLOCKS
 
 Status = Literal["open", "measured", "unavailable", "given-up"]
@@ -128,7 +126,7 @@ def _is_measured(point: Point, session: _Session, has_sampler: bool) -> bool:
     is_timed = len(session.blocks) >= MIN_BLOCKS or (session.ended and len(rounds) >= FIRST_ROUNDS)
     if not is_timed or session.attributed or point.runtime == FLOOR:
         return is_timed
-    can_attribute = has_sampler and _runtime(point.runtime).has_symbols
+    can_attribute = has_sampler and runtimes.get(point.runtime).has_symbols
     return device_of(point.platform) == "cpu" and not can_attribute
 
 
@@ -156,12 +154,6 @@ def _unavailable(point: Point, fault: Outcome, sessions: Collection[str]) -> Poi
         return PointStatus("open", fault.reason)
     reason = why_not(point)
     return PointStatus("unavailable", reason) if reason else PointStatus("open")
-
-
-@cache
-def _runtime(name: str) -> Runtime:
-    """Return a runtime; finding one reads the entry points of every installed package."""
-    return runtimes.get(name)
 
 
 # --- how long they take -----------------------------------------------------------------------
