@@ -83,7 +83,7 @@ def test_four_hundred_points_over_twenty_nodes_and_two_drivers(tmp_path):
         truth.happened
     )
     assert listener.said[0].startswith("resuming: ")
-    assert any("duplicate result ignored" in text for text in listener.said)
+    assert any("result ignored" in text for text in listener.said)
     assert any(" in halves" in text for text in listener.said)
     given_up = [text for text in summary(results) if text.startswith("given up: ")]
     assert len(given_up) == sum(one.status == "given-up" for one in results.statuses.values()) > 0

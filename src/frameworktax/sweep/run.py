@@ -123,7 +123,6 @@ class Sweep:
     """Label without a node → since when."""
     _jobs: dict[str, Group] = field(default_factory=dict)
     """What the executor has, by name."""
-    _ended: set[str] = field(default_factory=set)
     _took_s: float = 0.0
     _estimated_s: float = 0.0
     """Of the sessions so far."""
@@ -259,11 +258,9 @@ class Sweep:
             if self.clock.wall_ns() - begin_ns < PATIENCE_S / 2 * 1e9:
                 raise StoreError("the executor lost a job; run the same command again")
         elif group := self._jobs.pop(done.job.name, None):
-            self._ended.add(done.job.name)
             self._take(group, done, retries)
         else:
-            kind = "duplicate" if done.job.name in self._ended else "unknown"
-            self.reporter.say(f"{done.job.name}: {kind} result ignored")
+            self.reporter.say(f"{done.job.name}: result ignored, it had ended or was taken back")
 
     def _take(self, group: Group, done: Done, retries: Retries) -> None:
         """Read what a job has written, and decide what of it is run again."""
