@@ -189,7 +189,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def one_line(error: BaseException) -> str:
     """Return a foreign error as one line: what it says, and what the first error under it says."""
     first = error
-    while first.__cause__ is not None:
+    seen: set[int] = set()
+    while first.__cause__ is not None and id(first) not in seen:  # `raise e from e` is its own
+        seen.add(id(first))
         first = first.__cause__
     if first is error:
         return _said(error, ONE_LINE)

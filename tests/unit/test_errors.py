@@ -24,6 +24,12 @@ def test_the_first_cause_is_told_with_the_last_error() -> None:
     assert "conversion" not in text and len(text) < 400 and text.isprintable()
 
 
+def test_an_error_that_is_its_own_cause_is_told_once() -> None:
+    error = ValueError("x")
+    error.__cause__ = error  # as ``raise error from error`` makes it
+    assert one_line(error) == "ValueError: x"
+
+
 def test_an_error_by_itself_is_told_up_to_a_length() -> None:
     assert one_line(ValueError("a\n\tb")) == "ValueError: a b"
     assert one_line(KeyError()) == "KeyError"
