@@ -74,6 +74,13 @@ def test_notes_that_differ_in_numbers_alone_are_one(run, notes, merged):
     assert family.notes(lambda _: False) == [("", "code", "")]
 
 
+def test_a_note_with_a_number_and_one_without_are_two(run):
+    (first, *_) = [m for m in run.measurements if m.runtime == "eager"]
+    noted = replace(first, notes=(Note("code", "took 5"), Note("code", "took ")))
+    (family,) = families(replace(run, measurements=(noted,)))
+    assert [text for _, _, text in family.notes(lambda _: True)] == ["took 5", "took "]
+
+
 def texts(table):
     return {row[0].text: [f"{c.text} {c.note}".rstrip() for c in row[1:]] for row in table.rows}
 

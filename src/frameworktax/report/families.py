@@ -92,7 +92,7 @@ class Family:
                 equal[note.code, note.text].append(number)
         groups: dict[tuple[str, str], list[str]] = defaultdict(list)
         for code, text in equal:
-            groups[code, NUMBER.sub("", text)].append(text)
+            groups[code, NUMBER.sub("0", text)].append(text)
         whole = Counter(m.runtime for m in measured)
         found = []
         for (code, _), texts in groups.items():

@@ -438,7 +438,7 @@ def advice_blocks(advice: Iterable[Advice]) -> list[Block]:
     """Return what to do, in the order given: an action once for all points that it is for."""
     alike: dict[tuple[str, str], list[Advice]] = defaultdict(list)
     for one in advice:
-        alike[one.kind, SIZE.sub("", one.action)].append(one)
+        alike[one.kind, SIZE.sub("0", one.action)].append(one)
     return [Items("What to do", tuple(map(_item, alike.values())))] if alike else []
 
 
