@@ -120,6 +120,16 @@ def test_terminal_bar_is_as_long_as_the_shares(run):
     assert row.rstrip().endswith("dispatch 28 %")
 
 
+def test_terminal_folds_long_names_and_no_bar(run):
+    longer = {"eager": "eager@autograd-unfused-malloc"}
+    points = (replace(m, runtime=longer.get(m.runtime, m.runtime)) for m in run.measurements)
+    text = printed(replace(run, measurements=tuple(points)), 80)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    (row,) = [line for line in text.splitlines() if line.startswith("eager@") and "KKKK" in line]
+    (bar,) = re.findall(r"K[A-Z·]{10,}", row)
+    assert len(bar) == 22
+
+
 def test_outputs_are_shown_as_at_the_batch_size_where_they_look_worst(run):
     largest = data.BATCHES[-1]
     told = {"onnxruntime": False, "inductor": None, "inference-mode": True}

@@ -162,7 +162,8 @@ class _Printed:
         self.cells, tags = _padded(cells, is_right, short)
         self.widths = [sum([cell_len(text) for text, _ in cell]) for cell in self.cells]
         self.width = max(self.widths, default=0)
-        self.folds = not is_right and self.width > FOLDED
+        is_text = not is_right and not any(cell.bar for cell in cells)
+        self.folds = is_text and self.width > FOLDED
         room = max(HEAD, self.width)
         title = flat(column.title)
         head = textwrap.wrap(title, room) or [""] if len(title) > room else [title]
