@@ -26,7 +26,14 @@ from frameworktax.report.render_markdown import escape, markdown
 from frameworktax.report.render_terminal import print_blocks
 from frameworktax.report.run_blocks import run_blocks
 from frameworktax.report.trace_blocks import trace_blocks
-from frameworktax.report.words import duration, interval, milliseconds, plus_minus, time_text
+from frameworktax.report.words import (
+    duration,
+    interval,
+    milliseconds,
+    plus_minus,
+    size_text,
+    time_text,
+)
 from frameworktax.stats import within_one_process
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
@@ -371,6 +378,21 @@ def test_duration():
         "200 ns", "2.5 µs", "4.4 ms", "2 s"
     ]  # fmt: skip
     assert [duration(n) for n in (999.6e3, 999.96e6, 2e12)] == ["1 ms", "1 s", "2000 s"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 MB"),
+        (23_000_000, "23 MB"),
+        (999_400_000, "999 MB"),
+        (999_700_000, "1 GB"),
+        (1_310_000_000, "1.31 GB"),
+        (1_234_000_000_000, "1234 GB"),
+    ],
+)
+def test_sizes_have_no_exponents(count, text):
+    assert size_text(count) == text
 
 
 def test_times_and_intervals_carry_their_units():

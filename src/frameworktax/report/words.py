@@ -53,7 +53,8 @@ def size_text(count: int | None) -> str:
     """Return a number of bytes in MB or GB."""
     if count is None:
         return "–"
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+    size, unit = (count / 1e9, "GB") if count >= 999.5e6 else (count / 1e6, "MB")
+    return f"{size:.0f} {unit}" if size >= 99.95 else f"{size:.3g} {unit}"
 
 
 def points_text(points: Points) -> str:
