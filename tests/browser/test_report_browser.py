@@ -122,6 +122,15 @@ def test_a_point_tells_its_numbers(light):
     light.mouse.move(0, 0)
 
 
+def test_a_point_of_a_twin_tells_that_its_overhead_is_no_tax(light):
+    point = light.locator('#latency-0 .mark-symbol path[aria-label*="runtime: onnxruntime"]').first
+    point.hover()
+    tip = light.locator("#vg-tooltip-element.visible", has_text="onnxruntime")
+    tip.wait_for()
+    assert re.search(r"\bwarm \d+ %", tip.inner_text())
+    light.mouse.move(0, 0)
+
+
 def test_each_stop_of_a_slider_shows_pythons_answer(light, run):
     """Every stop of every slider, from every point, against ``predict`` asked for that alone."""
     places = light.locator("[data-change]")
@@ -281,6 +290,17 @@ def test_the_table_of_every_point_is_searched_and_turned(light, run):
     assert place.locator("tbody tr").count() == 10
     assert set(first_cells(place.locator("tbody"), 1)) == {"onnxruntime"}
     light.fill("#find", "")
+
+
+def test_the_overhead_of_a_twin_is_named_beside_every_point(light):
+    heads = light.locator("#every-point thead th").all_inner_texts()
+    light.fill("#find", "onnxruntime ok")
+    taxes = first_cells(light.locator("#every-point tbody"), heads.index("tax"))
+    light.fill("#find", "eager ok")
+    others = first_cells(light.locator("#every-point tbody"), heads.index("tax"))
+    light.fill("#find", "")
+    assert {text.partition(" ")[0] for text in taxes} == {"warm"}
+    assert not any("warm" in text for text in others)
 
 
 def test_what_is_searched_stays_sorted(browser, run, tmp_path):

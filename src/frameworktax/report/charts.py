@@ -37,7 +37,7 @@ AXES: Mapping[str, Mapping[str, str]] = WORDS["axes"]
 """Axis → its name in a tooltip and under the axis."""
 FIELDS = (
     *("model", "runtime", *AXES, "latency_ns", "latency_ns_low", "latency_ns_high"),
-    *("tax_share", "regime", "flops"),
+    *("tax_share", "bill_method", "regime", "flops"),
 )
 """What a picture needs of a point."""
 HEIGHT = 340

@@ -99,12 +99,16 @@
       if (Math.abs(value) < 0.1) return value.toFixed(3);
       return Math.abs(value) >= 99.95 ? value.toFixed(0) : value.toPrecision(3);
     };
-    const write = { latency_ns: ms, tax_share: (v) => `${(100 * v).toFixed(0)} %`,
+    const write = { latency_ns: ms,
+      tax_share: (v, row) => { // a twin's overhead is named, as in report/words.py
+        const warm = ft.cell("bill_method", row) === "width-shrunk-twin" ? "warm " : "";
+        return `${warm}${(100 * v).toFixed(0)} %`;
+      },
       ratio_to_eager: (v) => v.toFixed(2) };
     const value = (name, row) => {
       const found = ft.cell(name, row);
       if (found === null || found === "") return "–";
-      return (write[name] ?? String)(found);
+      return (write[name] ?? String)(found, row);
     };
     let rows = [...columns.batch.keys()];
     let at = 0;
