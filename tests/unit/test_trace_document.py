@@ -198,6 +198,13 @@ def test_a_trace_without_a_device_shows_none_that_waits(tmp_path):
     assert "device" not in table.title
 
 
+def test_a_million_kernels_are_counted_in_full(tmp_path):
+    trace = explained(tmp_path, *cases.one_step()).trace
+    (step,) = trace["steps"]
+    found = trace_blocks.steps(trace | {"steps": [step | {"kernels": 1_234_567}]})
+    assert found.rows[0][3].text == "1234567"
+
+
 def test_names_from_a_file_are_only_text(tmp_path):
     evil = "<script>alert(1)</script>[red]\x1b[2J\n"
     events = [e.replace("aten::linear", "X").replace("model.py", "Y") for e in cases.one_step()]

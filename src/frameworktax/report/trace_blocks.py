@@ -99,7 +99,7 @@ def _cells(
         Cell(cut(step["name"])),
         Cell(time_text(step["wall_ns"])),
         Cell(time_text(busy), note=percent(share)) if trace["devices"] else Cell(NONE),
-        *(Cell(f"{step[key]:g}") for key in ("kernels", "copies", "launches")),
+        *(Cell(f"{step[key]:.15g}") for key in ("kernels", "copies", "launches")),
         Cell(step["regime"] or NONE, style=step["regime"] or ""),
     ]
 
