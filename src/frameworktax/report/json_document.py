@@ -117,8 +117,10 @@ def parse(data: Any, path: str) -> Run:
     for m in run.measurements:
         sizes = (getattr(m.workload, name) for name in SIZES)
         latency = m.latency_ns.value if m.latency_ns is not None else None
-        if not all(n is None or n > 0 for n in (m.threads, latency, *sizes)):
-            text = f"{m.runtime}: a size, the threads or the latency are not above zero"
+        r = m.ratio_to_eager
+        ratio = (r.low, r.value, r.high) if r is not None else ()
+        if not all(n is None or n > 0 for n in (m.threads, latency, *ratio, *sizes)):
+            text = f"{m.runtime}: a size, the threads, the latency or its ratio are not above zero"
             raise StoreError(f"{path}: {text}; write it again with --json")
     try:
         trace_blocks(run.trace)  # its parts have no types
