@@ -261,6 +261,16 @@ def run_plan(
         Interrupted: by Ctrl-C; the points that were not reached are left out in the store.
         NothingMeasuredError: no point could be measured; its results say why.
     """
+    try:
+        return _run_plan(plan, folder, resume=resume, reporter=reporter, command=command)
+    finally:
+        if plan.live is not None:  # a session that begins takes it away
+            Path(plan.live).unlink(missing_ok=True)
+
+
+def _run_plan(
+    plan: Plan, folder: Path, *, resume: bool, reporter: Reporter | None, command: Sequence[str]
+) -> Results:
     earlier: list[Record] = []
     damage: list[Note] = []
     asked = plan.points
@@ -270,8 +280,6 @@ def run_plan(
         timed = {point for (_, point), count in blocks.items() if count > 1}  # one has no latency
         plan = replace(plan, points=tuple(p for p in asked if p.key() not in timed))
     if not plan.points:
-        if plan.live is not None:  # sent for nothing
-            Path(plan.live).unlink(missing_ok=True)
         return _results(document(earlier, plan.until, asked), damage, folder)
     ended: NothingMeasuredError | KeyboardInterrupt | None = None
     with open_shard(folder, command) as writer:
@@ -286,9 +294,6 @@ def run_plan(
             ended = error
             for point in without_end(writer.path, plan.points):
                 writer.write(LeftOut(session=writer.session, point=point, reason=INTERRUPTED))
-        finally:
-            if plan.live is not None:
-                Path(plan.live).unlink(missing_ok=True)
     records, notes = store.read(writer.path)
     results = _results(document(earlier + records, plan.until, asked), damage + notes, folder)
     if isinstance(ended, NothingMeasuredError):

@@ -9,7 +9,7 @@ import pytest
 import sample_records
 
 from frameworktax import api, cli, store
-from frameworktax.errors import NothingMeasuredError
+from frameworktax.errors import FrameworktaxError, NothingMeasuredError
 from frameworktax.measure.plan import Plan, points_for
 from frameworktax.records import LeftOut, Outcome, Subject, Workload
 
@@ -158,6 +158,16 @@ def test_a_live_module_of_which_nothing_is_left_to_measure_leaves_no_file(tmp_pa
         api.run_plan(plan, tmp_path / "s", resume=True)
         assert not sent.exists()
     assert len(list((tmp_path / "s").iterdir())) == 1
+
+
+def test_a_store_that_cannot_be_written_leaves_no_file_of_a_live_module(tmp_path):
+    sent, store = tmp_path / "sent", tmp_path / "file"
+    sent.touch()
+    store.touch()
+    points = points_for(Workload(model="own"), batches=[1], runtimes=["eager"])
+    with pytest.raises(FrameworktaxError):
+        api.run_plan(Plan(points=points, folder=tmp_path / "cache", live=str(sent)), store)
+    assert not sent.exists()
 
 
 def test_what_a_killed_session_left_torn_is_noted_by_the_one_that_goes_on(tmp_path, monkeypatch):
