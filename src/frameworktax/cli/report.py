@@ -90,7 +90,7 @@ def report_command(
             return
         write(results.run, output, beside, figure or "latency", before.run if before else None)
         out.line(f"written: {output}")
-        out.document(results.to_json())
+        out.files(results.run)
 
 
 def compare_command(
