@@ -2,6 +2,7 @@
 // A search leaves what it finds in colour, and says how much of the call that is.
 (() => {
   "use strict";
+  const ft = window.frameworktax;
   for (const view of document.querySelectorAll(".flame > ul")) {
     let alone = null;
     const look = (item) => {
@@ -12,24 +13,16 @@
       }
     };
     for (const box of view.querySelectorAll(".box")) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.className = "box";
-      button.title = box.title;
+      const button = ft.button("", "", () => look(button.parentElement));
+      Object.assign(button, { className: "box", title: box.title });
       button.style.cssText = box.style.cssText;
       button.append(...box.childNodes);
-      button.addEventListener("click", () => look(button.parentElement));
       box.replaceWith(button);
     }
-    const search = document.createElement("input");
-    search.type = "search";
-    search.placeholder = "Find a name";
+    const search = ft.element("input", { type: "search", placeholder: "Find a name" });
     search.setAttribute("aria-label", "Find boxes by name");
-    const found = document.createElement("output");
-    const line = document.createElement("p");
-    line.className = "find";
-    line.append(search, " ", found);
-    view.before(line);
+    const found = ft.element("output");
+    view.before(ft.element("p", { className: "find" }, search, " ", found));
     search.addEventListener("input", () => {
       const wanted = search.value.trim().toLowerCase();
       const inside = (item) => wanted && item.dataset.name.toLowerCase().includes(wanted);
