@@ -288,7 +288,7 @@ def prune(
     entries = prune_cache(cache_folder(), size, dry_run=dry_run)
     _say([f"{entry.path.name}, {entry.bytes / 1e6:.1f} MB: {would}" for entry in entries])
     total = sum(entry.bytes for entry in entries)
-    print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")
+    print(f"{would}: {counted(len(entries), 'prepared model')}, {total / 1e6:.1f} MB")
 
 
 @stores.command()
