@@ -108,18 +108,19 @@ def check_suffix(path: Path | None, suffixes: Sequence[str]) -> None:
         raise UsageError(f"cannot write '{path.name}'; choose {', '.join(suffixes)}")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text that people asked for; what could not be written whole is removed.
+def write_text(path: Path, text: str | bytes) -> None:
+    """Write a text or picture that people asked for; what could not be written whole is removed.
 
     Raises:
         UsageError: the disk is full, or the file cannot be written.
     """
     begun = False
+    data = text if isinstance(text, bytes) else text.encode("utf-8", errors="replace")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8", errors="replace") as file:
+        with path.open("wb") as file:
             begun = path.is_file()  # and no pipe or device
-            file.write(text)
+            file.write(data)
     except OSError as error:
         if begun:
             path.unlink()

@@ -556,6 +556,16 @@ def test_figures(run, tmp_path, name):
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name", ["f.svg", "f.png", "f.parquet"])
+def test_pictures_and_tables_are_written_as_texts_are(run, tmp_path, name):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    pytest.importorskip("pyarrow", reason="pip install 'frameworktax[parquet]'")
+    export.write(run, tmp_path / "new" / name)
+    assert (tmp_path / "new" / name).stat().st_size > 100
+    with pytest.raises(UsageError, match="cannot write"):
+        export.write(run, tmp_path / "new" / name / "below" / name)
+
+
 def test_figures_that_cannot_be(run, tmp_path):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
     with pytest.raises(UsageError, match="did you mean 'latency'"):

@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from frameworktax.errors import needs
+from frameworktax.errors import needs, write_text
 from frameworktax.records import BILL, Estimate, Measurement, Run
 
 ESTIMATES = (
@@ -68,7 +68,7 @@ def write_parquet(run: Run, path: Path) -> None:
     """Write the rows as Parquet; a column without a value anywhere is one of numbers.
 
     Raises:
-        UsageError: pyarrow is not installed.
+        UsageError: pyarrow is not installed, or the file cannot be written.
     """
     with needs("Parquet needs pyarrow (.csv does not)", "parquet"):
         import pyarrow
@@ -79,5 +79,6 @@ def write_parquet(run: Run, path: Path) -> None:
         if pyarrow.types.is_null(field.type):
             empty = table.column(at).cast(pyarrow.float64())
             table = table.set_column(at, field.name, empty)
-    with path.open("wb") as file:  # a name may be no UTF-8
-        pyarrow.parquet.write_table(table, file)
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(table, out)
+    write_text(path, out.getvalue())

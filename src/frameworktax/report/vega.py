@@ -13,7 +13,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import check_suffix, needs
+from frameworktax.errors import check_suffix, needs, write_text
 from frameworktax.report.words import WORDS
 
 Spec = dict[str, Any]
@@ -67,16 +67,16 @@ def write(spec: Spec, path: Path) -> None:
     A specification without a look of its own gets that of all pictures.
 
     Raises:
-        UsageError: another suffix, or the package that draws is not installed.
+        UsageError: another suffix, it cannot be written, or the package that draws is missing.
     """
     check_suffix(path, PICTURES)
     spec = {"config": {**filled("look", WORDS["paper"]), "padding": PADDING}, **spec}
     if path.suffix == ".svg":
-        path.write_text(svg(spec), encoding="utf-8")
+        write_text(path, svg(spec))
     elif path.suffix == ".png":
-        path.write_bytes(engine().vegalite_to_png(spec, scale=SCALE))
+        write_text(path, engine().vegalite_to_png(spec, scale=SCALE))
     else:
-        path.write_bytes(engine().vegalite_to_pdf(spec))
+        write_text(path, engine().vegalite_to_pdf(spec))
 
 
 # --- the palette ----------------------------------------------------------------------------------
