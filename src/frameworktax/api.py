@@ -354,8 +354,8 @@ def pick_device(device: str) -> str:
     if device == "cpu":
         return device
     kind, _, number = device.partition(":")
-    if kind != "cuda" or (number and not number.isdigit()):
+    if kind != "cuda" or (number and not number.isdecimal()):
         raise UsageError(f"no device '{device}'; choose auto, cpu or cuda:N")
     if not host.gpu_present():
         raise UsageError(f"--device {device}: no GPU on this machine; choose --device cpu")
-    return f"cuda:{number or 0}"
+    return f"cuda:{int(number or 0)}"  # one name for a device, as points are kept by it

@@ -72,6 +72,15 @@ def test_auto_is_the_gpu_where_torch_was_built_for_one(monkeypatch, has_torch, m
     assert api.pick_device("auto") == device
 
 
+def test_a_device_has_one_name_and_its_number_is_one(monkeypatch):
+    monkeypatch.setattr(api.host, "gpu_present", lambda: True)
+    assert [api.pick_device(text) for text in ("cuda", "cuda:", "cuda:1", "cuda:01")] == [
+        "cuda:0", "cuda:0", "cuda:1", "cuda:1"
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="no device"):
+        api.pick_device("cuda:²")
+
+
 @pytest.mark.parametrize(("begun", "forked"), [(True, False), (False, True)])
 def test_a_process_that_has_begun_cuda_is_not_to_be_forked(monkeypatch, begun, forked):
     cuda = SimpleNamespace(is_initialized=lambda: begun, _is_in_bad_fork=lambda: forked)
