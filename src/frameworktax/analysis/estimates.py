@@ -166,9 +166,9 @@ def times_range(factor: Estimate) -> str:
     return f"{low} ×" if low == high else f"{low} to {high} ×"
 
 
-def percent(share: float) -> str:
-    """Return a share as whole per cent."""
-    return f"{100 * share:.0f} %"
+def percent(share: float | None) -> str:
+    """Return a share as whole per cent; a dash for None."""
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def power(value: float) -> str:

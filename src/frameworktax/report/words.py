@@ -10,6 +10,7 @@ from typing import Any
 
 from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.analysis.estimates import duration as duration
+from frameworktax.analysis.estimates import percent as percent
 from frameworktax.analysis.estimates import power
 from frameworktax.errors import counted
 from frameworktax.records import BILL, Estimate, Measurement, Parity, Points
@@ -67,11 +68,6 @@ def points_text(points: Points) -> str:
 def whole(batch: float) -> int:
     """Return the largest batch size that is not beyond one that was interpolated."""
     return math.floor(batch + 1e-9)
-
-
-def percent(share: float | None) -> str:
-    """Return a share as whole per cent."""
-    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def warm(m: Measurement) -> str:
