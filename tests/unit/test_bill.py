@@ -456,7 +456,9 @@ def test_a_few_samples_of_the_host_do_not_split_starvation(samples, wait_ns, is_
     assert [note.code for note in found.notes] == ["starvation-not-split"] * (not is_split)
 
 
-@pytest.mark.parametrize(("n", "rank"), [(6, 0), (8, 0), (9, 1), (20, 5), (2000, 955)])
+@pytest.mark.parametrize(
+    ("n", "rank"), [(6, 0), (8, 0), (9, 1), (20, 5), (2000, 955), (100_000, 49_689)]
+)
 def test_order_statistics_around_the_median(n, rank):
     found = estimates.median_interval(list(range(n)), "m")
     assert (found.low, found.high) == (rank, n - 1 - rank)
