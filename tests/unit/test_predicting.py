@@ -47,6 +47,12 @@ def test_a_trace_is_asked_step_by_step_and_through_its_results():
     assert tuple(ft.whatif(ft.explain(TRACE), device_speed=2)) == tuple(found)
 
 
+def test_a_wait_inside_a_step_refuses_graphs_by_either_name():
+    for asked in ({"graphs": True}, {"runtime": "cuda-graph"}):
+        (answer,) = ft.whatif(TRACE, **asked)
+        assert answer.latency_ns is None and "the host waits" in answer.reason
+
+
 def test_earlier_predictions_in_a_document_are_not_told_again(folder):
     run = explain(folder, what_if=WhatIf(host_speed=3)).run
     assert {p.change for p in ft.whatif(run, host_speed=2)} == {"--host-speed 2"}

@@ -543,14 +543,14 @@ def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[P
             formula=replay.RECORDED,
             scales=scales(one, ON_DEVICE),
         )
-        reason = unusable
+        change, reason = change_of(one), unusable
         if queues and one.runtime not in (None, "cuda-graph"):
             reason = f"the host time of {one.runtime} is not in a trace; measure the model"
-        elif reason is None and one.graphs and any(q.blocked.any() for q in queues):
+        elif reason is None and change.graphs and any(q.blocked.any() for q in queues):
             reason = "the host waits for the device inside the step; a graph cannot hold that"
         if reason is not None:
             found.append(replace(made, reason=reason))
         else:
-            before, after = replay.steps_latency(queues, change_of(one))
+            before, after = replay.steps_latency(queues, change)
             found.append(_prediction(made, Answer(replay.RECORDED, after), before))
     return tuple(found)
