@@ -289,12 +289,6 @@ def test_a_point_that_was_not_measured_again_does_not_pass_a_gate():
     assert compare(new, old, gate=0.05).exit_code == 0  # a new point has no side before
 
 
-def test_a_time_that_cannot_be_is_refused():
-    m = replace(OLD.measurements[0], blocks_ns=((0, 0, 0.0),))
-    with pytest.raises(StoreError, match="not above zero"):
-        compare(replace(OLD, measurements=(m,)), after())
-
-
 def test_a_document_without_blocks_is_compared_by_its_samples_with_more_doubt():
     bare = replace(
         OLD,

@@ -301,6 +301,9 @@ def test_a_bad_document_is_one_line(tmp_path, text, said):
         (lambda d: d["measurements"][0]["latency_ns"].update(value=0), ": a size, the threads"),
         (lambda d: d["measurements"][0]["workload"].update(batch=-1), ": a size, the threads"),
         (lambda d: d["measurements"][9]["ratio_to_eager"].update(low=-1), ": a size, the threads"),
+        (lambda d: d["measurements"][0]["blocks_ns"][0].__setitem__(2, 0), " or a time"),
+        (lambda d: d["measurements"][0]["calibrator_ns"][0].__setitem__(1, 0), " or a time"),
+        (lambda d: d["measurements"][0]["samples_ns"][0].__setitem__(0, -1), " or a time"),
         (lambda d: d.update(trace={"x": 1}), "KeyError: 'steps'"),
     ],
 )

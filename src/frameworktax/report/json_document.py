@@ -119,8 +119,14 @@ def parse(data: Any, path: str) -> Run:
         latency = m.latency_ns.value if m.latency_ns is not None else None
         r = m.ratio_to_eager
         ratio = (r.low, r.value, r.high) if r is not None else ()
-        if not all(n is None or n > 0 for n in (m.threads, latency, *ratio, *sizes)):
-            text = f"{m.runtime}: a size, the threads, the latency or its ratio are not above zero"
+        times_ns = [one[-1] for one in (*m.blocks_ns, *m.calibrator_ns)]
+        times_ns += [min(calls) for calls in m.samples_ns if calls]
+        known = (m.threads, latency, *ratio, *sizes, *times_ns)
+        if not all(n is None or n > 0 for n in known):
+            text = (
+                f"{m.runtime}: a size, the threads, the latency, its ratio or a time is not above "
+                "zero"
+            )
             raise StoreError(f"{path}: {text}; write it again with --json")
     try:
         trace_blocks(run.trace)  # its parts have no types
