@@ -254,6 +254,11 @@ def test_two_runtimes_of_one_session_are_paired_by_block():
     assert change.host_ratio is None
 
 
+def test_two_names_before_are_not_paired_with_one_after():
+    with pytest.raises(UsageError, match="'inference-mode'"):
+        compare(OLD, OLD, runtimes={"eager": "inference-mode", "inference-mode": "inference-mode"})
+
+
 def test_two_models_stand_for_one_another():
     old = build(made.session(model="a.py:build"))
     new = build(made.session(made.NEW, model="b.py:build", factors={"eager": 1.5}))

@@ -9,7 +9,7 @@ keeps noise out, the estimate keeps small true changes in.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -260,7 +260,12 @@ def environments(before: Environment | None, after: Environment | None) -> list[
 def _check_renames(
     renames: Mapping[str, Mapping[str, str]], before: Run, after: Run, names: tuple[str, str]
 ) -> None:
-    """Raise UsageError for a name that its side does not have."""
+    """Raise UsageError for a name that its side does not have, or that two are paired with."""
+    for kind, pairs in renames.items():
+        if twice := [new for new, count in Counter(pairs.values()).items() if count > 1]:
+            raise UsageError(
+                f"--{kind} pairs two with '{twice[0]}'; compare them with it one after the other"
+            )
     sides = ((before, names[0], 0), (after, names[1], 1))
     for run, side, place in sides:
         have = {
