@@ -40,7 +40,7 @@ from frameworktax.records import (
 )
 from frameworktax.report import json_document
 from frameworktax.runtimes import deployment
-from frameworktax.stats import UNTIL
+from frameworktax.stats import MIN_PROCESSES, UNTIL
 from frameworktax.store.read import point_key
 from frameworktax.store.shards import decode
 
@@ -255,7 +255,8 @@ def calibrate(say: Callable[[str], None]) -> tuple[Constants, Path]:
         The constants, and the file in the cache where ``compare`` finds them.
 
     Raises:
-        UsageError: other load was on the processor, or the cache cannot be written.
+        UsageError: other load was on the processor, a session timed too few processes, or the cache
+            cannot be written.
         NothingMeasuredError: nothing could be measured.
     """
     found = []
@@ -278,6 +279,11 @@ def calibrate(say: Callable[[str], None]) -> tuple[Constants, Path]:
         if any(note.code == LOADED for note in m.notes):
             raise UsageError("other load was on the processor; calibrate while this host is idle")
         found.append(sample_of(m))
+        if (timed := len(found[-1].processes())) < MIN_PROCESSES:
+            raise UsageError(
+                f"a session timed {timed} of {MIN_PROCESSES} processes, too few to calibrate with; "
+                "free memory and processors for it, and calibrate again"
+            )
     constants = constants_of(found)
     path = _constants_file(cast(Environment, results.run.environment))  # measured: it has one
     path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -468,6 +468,15 @@ def test_a_host_with_other_load_is_not_calibrated(tmp_path, monkeypatch):
     assert not list((tmp_path / "cache").rglob("*.json"))
 
 
+def test_a_session_of_too_few_processes_calibrates_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    run = build([r for r in made.session() if getattr(r, "process", 0) < 2])
+    one = api.Results(replace(run, measurements=run.measurements[:1]), tmp_path)
+    monkeypatch.setattr(api, "measure", lambda *_, **__: one)
+    with pytest.raises(UsageError, match="2 of 3 processes"):
+        comparing.calibrate(print)
+
+
 def test_a_baseline_that_is_missing_is_named_as_a_file(tmp_path):
     with pytest.raises(StoreError, match="--save-baseline"):
         comparing.compare(tmp_path / "baseline.json", tmp_path / "baseline.json")
