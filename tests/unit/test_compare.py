@@ -282,6 +282,14 @@ def test_a_point_that_crashes_now_cannot_be_told_and_does_not_pass():
     assert (change.verdict, change.gate, found.exit_code) == ("cannot tell", "undecided", 3)
 
 
+def test_counts_are_of_the_sessions_that_are_compared():
+    noisy = loaded(build(made.session(factors={"eager": 2.0})))
+    other = tuple(replace(m, operators=1, session="noisy") for m in noisy.measurements)
+    found = compare([replace(noisy, measurements=other), OLD], after())
+    assert by_runtime(found)["eager"].before.value == pytest.approx(4_400_000)
+    assert {c.counts for c in found.points} == {None}
+
+
 def test_a_point_that_was_not_measured_again_does_not_pass_a_gate():
     late = data.point("eager", 2)
     records = made.session(made.NEW, batches=(1,))

@@ -331,7 +331,8 @@ def _timed(
     adjusted = dict(zip(values, holm(list(values.values())), strict=True))
     changes = []
     for i, (before, b) in enumerate(pairs):
-        a = before[0]
+        sessions = fit[i] or before[:1]
+        a = sessions[0]
         names = ((a.workload.model, b.workload.model), (a.runtime, b.runtime))
         counts = {name: (getattr(a, name), getattr(b, name)) for name in COUNTS}
         change = Change(
@@ -340,7 +341,7 @@ def _timed(
             platform=b.platform,
             threads=b.threads,
             against=", ".join(old for old, new in names if old != new) or None,
-            before=_mean([getattr(m, f"{metric}_ns") for m in fit[i] or [a]]),
+            before=_mean([getattr(m, f"{metric}_ns") for m in sessions]),
             after=getattr(b, f"{metric}_ns"),
             counts={n: c for n, c in counts.items() if None not in c and c[0] != c[1]} or None,
             moved=tuple(moved(a.layers, b.layers)),
