@@ -68,6 +68,10 @@ def test_nodes_of_a_graph_that_differ_in_a_number_are_one_place():
     assert [one.name for one in where(found)] == ["/Add_0–199", "/MatMul_0"]
 
 
+def test_a_name_with_a_sign_is_not_one_with_a_number():
+    assert {one.name for one in where([layer("a.#", 1.0), layer("a.1", 1.0)])} == {"a.#", "a.1"}
+
+
 def test_the_rest_is_one_place():
     found = where([layer(name, 100.0 - i, name=name) for i, name in enumerate("abcdefghijkl")])
     assert len(found) == MOST

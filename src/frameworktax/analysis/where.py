@@ -245,24 +245,23 @@ def moved(before: Sequence[Layer], after: Sequence[Layer]) -> list[Moved]:
     """
     if not (before and after):
         return []
-    shapes: dict[tuple[str, str], tuple[list[Layer], list[Layer]]] = defaultdict(lambda: ([], []))
+    shapes: dict[tuple[str, ...], tuple[list[Layer], list[Layer]]] = defaultdict(lambda: ([], []))
     for side, layers in enumerate((before, after)):
         for layer in layers:
             shapes[_shape(layer)][side].append(layer)
     found = []
-    for shape, (old, new) in shapes.items():
+    for (class_, *_), (old, new) in shapes.items():
         a, b = _estimate(old), _estimate(new)
         change = difference(b, a, METHOD)
         if not change.low <= 0 <= change.high:
-            name = _name(new or old) or shape[1]
+            name = _name(new or old) or class_
             found.append(Moved(name=name, before=a, after=b, change=change))
     return sorted(found, key=lambda one: -abs(one.change.value))[:MOST]
 
 
-def _shape(layer: Layer) -> tuple[str, str]:
-    """Return what layers that are put together share: path without numbers, and class."""
-    path = OUTSIDE if layer.path is None else NUMBER.sub("#", layer.path)
-    return path, layer.class_
+def _shape(layer: Layer) -> tuple[str, ...]:
+    """Return what layers that are put together share: class, and path without numbers."""
+    return layer.class_, *([] if layer.path is None else NUMBER.split(layer.path))
 
 
 def tree(layers: Iterable[Layer]) -> list[Node]:
@@ -288,7 +287,7 @@ def tree(layers: Iterable[Layer]) -> list[Node]:
 
 def _grouped(nodes: Iterable[Node]) -> list[_Group]:
     """Return nodes of one class whose paths differ in numbers alone together."""
-    alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    alike: dict[tuple[str, ...], list[Node]] = defaultdict(list)
     for node in nodes:
         alike[_shape(node.own)].append(node)
     groups = []
