@@ -144,3 +144,23 @@ def test_the_interval_is_over_processes_where_there_are_several():
     assert found.high - found.value == pytest.approx(half, rel=0.1)  # and the latency's own
     alone = by_path(layers(LATENCY, BILL, runs[:1]))["b"].time_ns
     assert alone.high - alone.value < half / 5
+
+
+@pytest.mark.parametrize("change", [{"calls": 0}, {"ticks": (((4, "", "kernel", 1),),)}])
+def test_what_no_run_by_place_writes_is_no_record(change):
+    line = json.dumps(to_json(run(ticks=(stretch(30),)))).encode()
+    assert decode_line(line) is not None
+    assert decode_line(json.dumps(to_json(run(**change))).encode()) is None
+
+
+def test_samples_that_cancel_out_show_no_layer_and_no_line():
+    nothing = run(ticks=(((1, "", "kernel", 2), (2, "", "kernel", -2)),))
+    assert layers(LATENCY, BILL, [nothing]) == ()
+    assert (
+        source_lines(LATENCY, BILL, [run(method="line", lines=(("f.py", 1, "f", "python", 0),))])
+        == ()
+    )
+    within = run(ticks=(((1, "", "kernel", 2), (2, "", "kernel", -2), (1, "", "python", 1)),))
+    found = by_path(layers(LATENCY, BILL, [within]))
+    assert found["a"].bill_ns == {"python": BILL["python"]}
+    assert found[None].bill_ns["kernel"] == BILL["kernel"]

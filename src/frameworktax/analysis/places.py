@@ -105,11 +105,15 @@ def _method(by: By, runs: Sequence[Places]) -> str:
 
 
 def _counted(samples: Iterable[tuple[Hashable, K, str, int]]) -> list[Counts[K]]:
-    """Return samples by place and line of the bill, for each value of an interval."""
+    """Return samples by place and line of the bill, for each value of an interval that has any."""
     found: dict[Hashable, dict[K, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for value, place, bucket, count in samples:
         found[value][place][bucket] += count
-    return list(found.values())
+    return [counts for counts in found.values() if _total(counts) > 0]
+
+
+def _total(counts: Counts[K]) -> int:
+    return sum(sum(buckets.values()) for buckets in counts.values())
 
 
 def _samples(runs: Sequence[Places]) -> Iterator[tuple[Hashable, str | None, str, str, int]]:
@@ -173,7 +177,7 @@ def _parts(bill: Mapping[str, float], counts: Counts[K]) -> dict[K, dict[str, fl
         place: {
             line: bill[line] * buckets[by[line]] / totals[by[line]]
             for line in BILL
-            if line in bill and buckets.get(by[line])
+            if line in bill and buckets.get(by[line]) and totals[by[line]]
         }
         for place, buckets in counts.items()
         if place is not None
@@ -194,7 +198,7 @@ def _estimate(
     method: str,
 ) -> Estimate:
     """Return the sum of a bill with the interval of the place's share of all samples."""
-    totals = [sum(sum(buckets.values()) for buckets in counts.values()) for counts in stretches]
+    totals = [_total(counts) for counts in stretches]
     parts = [sum(counts.get(place, {}).values()) for counts in stretches]
     shown = product(whole, share_interval(parts, totals, method), method)
     return shifted(shown, sum(bill.values()) - shown.value)

@@ -28,6 +28,7 @@ from frameworktax.records import (
     Calibration,
     LeftOut,
     Note,
+    Places,
     Record,
     Subject,
 )
@@ -151,6 +152,10 @@ _CAN_BE: dict[str, Callable[[Any], bool]] = {
         and all(0 < ns <= LONGEST_NS for ns in one.latency_ns)
     ),
     Attribution.kind: lambda one: 0 < one.calls <= LONGEST_NS,
+    Places.kind: lambda one: (
+        0 < one.calls <= LONGEST_NS
+        and all(index < len(one.modules) for ticks in one.ticks for index, *_ in ticks)
+    ),
     Subject.kind: _is_batch,
     LeftOut.kind: _is_batch,
 }
