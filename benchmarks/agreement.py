@@ -32,7 +32,7 @@ from common import (
     plain,
 )
 from frameworktax import host, models, runtimes, stats
-from frameworktax.analysis.grouping import gather
+from frameworktax.analysis.grouping import blocks, gather
 from frameworktax.measure import timing
 from frameworktax.measure.timing import BLOCK_NS
 from frameworktax.records import Workload
@@ -202,7 +202,12 @@ def same(folder: Path, quick: bool) -> Row:
 def ratios_of(session: SessionRun) -> list[Row]:
     """Return same-a over same-b, per batch size, from blocks of the same round."""
     gathered, _ = gather(session.records)
-    rounds = {(p.point.workload.batch, p.point.runtime): p.by_round for p in gathered}
+    rounds = {
+        (p.point.workload.batch, p.point.runtime): {
+            (process, turn): ns for process, turn, ns in blocks(p)
+        }
+        for p in gathered
+    }
     found = []
     for batch in sorted({batch for batch, runtime in rounds if runtime == "same-a"}):
         a, b = rounds[batch, "same-a"], rounds[batch, "same-b"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis.estimates import median_interval, scaled
-from frameworktax.analysis.grouping import PointRecords, gather
+from frameworktax.analysis.grouping import PointRecords, blocks, gather
 from frameworktax.analysis.whatif import formulas
 from frameworktax.analysis.whatif.formulas import Answer, Case, Refused, WhatIf
 from frameworktax.records import FLOOR, Estimate, Measurement, Record, device_of, point_name
@@ -122,11 +122,11 @@ def by_round(records: PointRecords) -> Blocks:
     section 9); a formula's error is then not theirs. On a device the block median of the latency.
     """
     if device_of(records.point.platform) != "cpu" or records.point.threads > 1:
-        return records.by_round
+        return {(process, turn): ns for process, turn, ns in blocks(records)}
     timed = records.timed
     return {
-        turn: timed.cpu_ns.item(row) / timed.calls.item(row)
-        for turn, row in zip(records.by_round, records.blocks, strict=True)
+        (process, turn): timed.cpu_ns.item(row) / timed.calls.item(row)
+        for (process, turn, _), row in zip(blocks(records), records.blocks, strict=True)
         if timed.cpu_ns.item(row) > 0
     }
 

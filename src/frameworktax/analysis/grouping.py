@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
@@ -40,7 +40,6 @@ from frameworktax.store.columns import Batch, Blocks, Part
 
 WORST_FIRST = ("crashed", "out-of-memory", "timeout", "failed", "unavailable")
 
-NONE = range(0)
 WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4), where
 the thread has not waited for so long by itself."""
@@ -89,7 +88,7 @@ class PointRecords:
     @property
     def blocks(self) -> range:
         """The rows of its blocks in ``timed``, by process and round."""
-        return NONE if self.group is None else self.timed.rows[self.group]
+        return range(0) if self.group is None else self.timed.rows[self.group]
 
     @cached_property
     def by_process(self) -> Sequence[range]:
@@ -103,11 +102,6 @@ class PointRecords:
     def block_medians(self) -> Sequence[Sequence[float]]:
         """Per process its block medians of latency, ns."""
         return [self.timed.median_ns[own.start : own.stop].tolist() for own in self.by_process]
-
-    @cached_property
-    def by_round(self) -> Mapping[tuple[Hashable, int], float]:
-        """Process and round → block median of latency, ns, for paired ratios."""
-        return {(process, round_): float(ns) for process, round_, ns in blocks(self)}
 
     @property
     def levels(self) -> Mapping[int, tuple[float, float]]:
