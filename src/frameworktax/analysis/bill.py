@@ -26,7 +26,7 @@ from frameworktax.analysis.estimates import (
     share_interval,
 )
 from frameworktax.records import BILL, Attribution, Estimate, Note
-from frameworktax.stats import ONE_PROCESS, mean_interval
+from frameworktax.stats import CONFIDENCE, ONE_PROCESS, stdev, t_quantile
 
 K = TypeVar("K", bound=Hashable)
 SAMPLING = "program-counter-sampling"
@@ -109,8 +109,7 @@ class _Sampled:
 
     def of(self, *lines: str) -> Sequence[int]:
         """Return how many samples some lines have, by stretch."""
-        counts = [[s.get(line, 0) for s in self.stretches] for line in lines]
-        return counts[0] if len(lines) == 1 else [sum(each) for each in zip(*counts, strict=True)]
+        return [sum([s.get(line, 0) for line in lines]) for s in self.stretches]
 
 
 class SampledBill(Bill):
@@ -305,10 +304,10 @@ class SampledBill(Bill):
 
     def _over_processes(self, value: float, residuals: Sequence[float], method: str) -> Estimate:
         """Return a part of the mean latency with Student's t, 3 / samples to each side at least."""
-        found = _around(value, residuals, method)
         margin = RULE_OF_THREE / sum(sum(one.totals) for one in self.processes)
-        wider = max(0.0, margin - (found.high - found.low) / 2)
-        return _reaching(found, wider, wider)
+        n = len(residuals)
+        half = max(margin, t_quantile(CONFIDENCE, n - 1) * stdev(residuals) / math.sqrt(n))
+        return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
     def _spent(self, counts: Callable[[Attribution], Iterable[tuple[K, int]]]) -> dict[K, float]:
         """Return what each key of some counts of samples takes, ns in a call."""
@@ -368,16 +367,8 @@ def _wait(attributions: Sequence[Attribution]) -> float:
 
 
 def _pace(attributions: Sequence[Attribution], timed_ns: float) -> float | None:
-    slowed = [_own_ns([a]) / a.calls for a in attributions if a.calls]
-    return median(slowed) / timed_ns if timed_ns == timed_ns and slowed else None
-
-
-def _around(value: float, residuals: Sequence[float], method: str) -> Estimate:
-    spread = mean_interval(residuals, method)
-    half = (spread.high - spread.low) / 2 if spread is not None else math.inf
-    return Estimate(
-        value=value, low=value - half, high=value + half, method=method, n=len(residuals)
-    )
+    slowed = [_own_ns([a]) / a.calls for a in attributions]
+    return None if math.isnan(timed_ns) else median(slowed) / timed_ns
 
 
 def from_samples(
