@@ -102,6 +102,16 @@ def test_points_that_look_alike_share_their_spread():
     assert contrasts.moderate([known, contrast(), contrast(spread=2e-4)])[0] == known
 
 
+def test_points_measured_another_way_share_no_spread():
+    ways = [
+        replace(contrast(spread=s * 1e-4), method=way) for s in (1.0, 1.2, 90.0) for way in "ab"
+    ]
+    told = contrasts.moderate(ways)
+    assert told[::2] == contrasts.moderate(ways[::2])
+    assert told[1::2] == contrasts.moderate(ways[1::2])
+    assert contrasts.moderate(ways[:2]) == ways[:2]
+
+
 def test_points_that_differ_keep_most_of_their_own_spread():
     mixed = [contrast(spread=s) for s in (1e-8, 1e-6, 1e-4, 1e-2, 1e-7, 1e-3)]
     told = contrasts.moderate(mixed)

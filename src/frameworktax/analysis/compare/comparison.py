@@ -22,7 +22,6 @@ from frameworktax.analysis.compare.contrasts import (
     PAIRED,
     TOO_FEW,
     Constants,
-    Contrast,
     contrast,
     holm,
     moderate,
@@ -322,11 +321,12 @@ def _timed(
     constants: Constants,
 ) -> list[Change]:
     fit = [usable(a, b) for a, b in pairs]
-    raw = [
-        contrast(a, b, metric, same_calibrator, constants)
-        for a, (_, b) in zip(fit, pairs, strict=True)
-    ]
-    shared = _moderated(raw)
+    raw = {
+        i: found
+        for i, (a, (_, b)) in enumerate(zip(fit, pairs, strict=True))
+        if (found := contrast(a, b, metric, same_calibrator, constants)) is not None
+    }
+    shared = dict(zip(raw, moderate(list(raw.values())), strict=True))
     values = {i: p_value(c) for i, c in shared.items()}
     adjusted = dict(zip(values, holm(list(values.values())), strict=True))
     changes = []
@@ -376,16 +376,6 @@ def _mean(found: Sequence[Estimate | None]) -> Estimate | None:
         method=f"mean of {len(known)} sessions",
         n=min(e.n for e in known),
     )
-
-
-def _moderated(raw: Sequence[Contrast | None]) -> dict[int, Contrast]:
-    """Share the spread between processes among points measured the same way."""
-    result: dict[int, Contrast] = {}
-    for method in dict.fromkeys(c.method for c in raw if c is not None):
-        group = [(i, c) for i, c in enumerate(raw) if c is not None and c.method == method]
-        moderated = moderate([c for _, c in group])
-        result |= {i: c for (i, _), c in zip(group, moderated, strict=True)}
-    return dict(sorted(result.items()))
 
 
 def _notes(

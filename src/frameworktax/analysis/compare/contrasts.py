@@ -359,13 +359,21 @@ def quartile(values: Iterable[float]) -> tuple[float, float]:
 
 
 def moderate(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """Let points of one comparison share what they know of the spread between processes.
+    """Let points measured the same way share what they know of the spread between processes.
 
     Three processes give a variance two degrees of freedom, with which nothing survives the
     correction for many points. The variances of all points are taken as drawn round a common one,
     and each moves towards it as far as they resemble each other (Smyth 2004, empirical Bayes). The
     common one counts for no more than the degrees of freedom of the other points together.
     """
+    moderated: dict[int, Contrast] = {}
+    for method in dict.fromkeys(c.method for c in contrasts):
+        rows = [i for i, c in enumerate(contrasts) if c.method == method]
+        moderated |= zip(rows, _shared([contrasts[i] for i in rows]), strict=True)
+    return [moderated[i] for i in range(len(contrasts))]
+
+
+def _shared(contrasts: Sequence[Contrast]) -> list[Contrast]:
     varied = [c for c in contrasts if c.spread > 0 and math.isfinite(c.degrees)]
     if len(varied) < 2:
         return list(contrasts)
