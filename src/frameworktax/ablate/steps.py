@@ -18,7 +18,7 @@ from frameworktax import api, host, models, store
 from frameworktax.ablate.ladder import BASE, PATHS, UNFUSED, Rung, base_point, chosen, ladder
 from frameworktax.analysis import document
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.compare.contrasts import blocks, moderate, paired, ratio
+from frameworktax.analysis.compare.contrasts import PAIRED, blocks, moderate, paired, ratio
 from frameworktax.analysis.estimates import propagate, scaled
 from frameworktax.errors import UsageError
 from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_SETUP_LIMIT_S, Plan, points_for
@@ -38,7 +38,6 @@ from frameworktax.records import (
 from frameworktax.stats import UNTIL
 
 AS_IT_IS = "attention-as-it-is"
-METHOD = "paired blocks of one session"
 BUDGET_S = 600.0
 
 
@@ -256,7 +255,7 @@ def effect(
 
 def _times(level: float, function: Callable[..., float], *inputs: Estimate) -> Estimate:
     """Return a share of a latency as a time; the latency's own interval is in neither side."""
-    return scaled(propagate(function, METHOD, *inputs), level)
+    return scaled(propagate(function, PAIRED, *inputs), level)
 
 
 # --- measuring ------------------------------------------------------------------------------------

@@ -467,7 +467,7 @@ def _open(change: Change, margin: float, family: int) -> str:
     if change.p_value is not None and change.p_adjusted is not None and change.p_value < ERROR:
         return f"p {change.p_value:.2g} alone, {change.p_adjusted:.2g} among {family} points"
     advice = "measure both in one session, for longer, or give more sessions with --baseline"
-    if change.method is not None and change.method.startswith("paired"):
+    if change.method is not None and change.method.startswith(PAIRED):
         advice = "measure for longer, or with more --processes"
     return f"noise reaches beyond {share(margin)}; {advice}"
 

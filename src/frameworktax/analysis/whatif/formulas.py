@@ -45,7 +45,6 @@ from frameworktax.traces.timeline import Step
 
 MEASURED = "measured"
 """The formula of an answer that was measured: nothing was predicted."""
-ZERO = "its interval reaches zero; measure it for longer"
 REPLAYED = ("device_speed", "host_speed", "cpu_speed", "graphs")
 """Changes of the machine, which can be combined."""
 
@@ -236,7 +235,7 @@ def _host_speed(case: Case) -> Answer:
 
 def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer:
     if m.latency_ns is None or ratio.low <= 0:
-        raise Refused(formula, ZERO)
+        raise Refused(formula, "its interval reaches zero; measure it for longer")
     return Answer(formula, product(m.latency_ns, ratio, formula), inverse(ratio))
 
 
