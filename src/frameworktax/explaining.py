@@ -81,10 +81,12 @@ def whatif(
         cpu_speed: factor on the speed of the CPU, of kernels too where they run on it.
         graphs: replay captured graphs instead of single kernel launches.
         runtime: another runtime, by name.
-        step: of a trace, what the annotations of its steps match, as ``explain`` takes it.
+        step: of a trace, what the annotations of its steps match, as ``explain`` takes it, and as
+            it was given where ``source`` is what that returned.
 
     Raises:
-        UsageError: no change is asked for, one is impossible, or no latency to start from.
+        UsageError: no change is asked for, one is impossible, no latency to start from, or other
+            steps than those of a trace's results.
         TraceError: it is a trace that cannot be read.
         StoreError: it is a store or document that cannot be read.
     """
@@ -96,9 +98,12 @@ def whatif(
         runtime=runtime,
     )
     check(asked)
+    trace = source.run.trace if isinstance(source, Results) else None
     if isinstance(source, Results):  # of a trace the document has no single steps: read it again
-        source = source.run if source.run.trace is None else source.store
+        source = source.run if trace is None else source.store
     loaded = LoadedSource(source) if isinstance(source, Run) else load(Path(source), step)
+    if trace is not None and (loaded.run.trace or {}).get("steps") != trace["steps"]:
+        raise UsageError(f"{source} has other steps than these results; give step= as to explain")
     if loaded.timeline is None and all(m.latency_ns is None for m in loaded.run.measurements):
         raise UsageError("no latency to predict from; measure first")
     return loaded.predict(asked)

@@ -1,5 +1,6 @@
 """What-ifs from Python: the same answers as on the command line, typed."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_trace_is_asked_step_by_step_and_through_its_results():
     found = ft.whatif(TRACE, device_speed=2)
     assert tuple(found) == explain(TRACE, what_if=WhatIf(device_speed=2)).run.predictions
     assert tuple(ft.whatif(ft.explain(TRACE), device_speed=2)) == tuple(found)
+
+
+def test_results_of_a_trace_are_asked_of_the_steps_they_are_of(tmp_path):
+    trace, path = json.loads(TRACE.read_text()), tmp_path / "trace.json"
+    whole = next(one for one in trace["traceEvents"] if one.get("cat") == "user_annotation")
+    begin, part = whole["ts"] + whole["dur"] / 4, whole["dur"] / 3
+    trace["traceEvents"].append({**whole, "name": "decode", "ts": begin, "dur": part})
+    path.write_text(json.dumps(trace))
+    results = ft.explain(path, step="decode")
+    (answer,) = ft.whatif(results, host_speed=2, step="decode")
+    assert answer.latency_ns.value < part * 1e3
+    with pytest.raises(UsageError, match="step="):
+        ft.whatif(results, host_speed=2)
 
 
 def test_a_wait_inside_a_step_refuses_graphs_by_either_name():
