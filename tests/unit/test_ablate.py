@@ -146,6 +146,15 @@ def test_the_best_has_equal_outputs_and_one_thread(found):
         assert part in headline
 
 
+def test_the_largest_step_has_equal_outputs(found):
+    python = step(found, "no-python")
+    other = replace(python.measured.parity, within_tolerance=False)
+    wrong = replace(python, measured=replace(python.measured, parity=other))
+    ablation = replace(found, steps=tuple(wrong if s is python else s for s in found.steps))
+    assert "(traced graph)" not in blocks.headline(ablation)
+    assert "largest single step" in blocks.headline(ablation)
+
+
 def test_where_every_step_is_slower_none_is_called_faster(monkeypatch):
     monkeypatch.setitem(LATENCY_MS, "eager@autograd-unfused", 1.0)
     said = blocks.headline(build(records()))

@@ -144,16 +144,13 @@ def headline(ablation: Ablation) -> str:
 
 
 def _largest(ablation: Ablation) -> Step | None:
-    """Return the step on one thread that takes off most, where that is proven."""
-    proven = [
-        (step.added.ratio.value, number)
-        for number, step in enumerate(ablation.steps)
-        if step.added is not None
-        and step.added.ratio is not None
-        and step.added.ratio.high < 1
-        and step.rung.name != "threads"
+    """Return the proven step that takes off most, where that is proven."""
+    faster = [
+        (ratio.value, number)
+        for number, step in enumerate(ablation.proven)
+        if step.added is not None and (ratio := step.added.ratio) is not None and ratio.high < 1
     ]
-    return ablation.steps[min(proven)[1]] if proven else None
+    return ablation.proven[min(faster)[1]] if faster else None
 
 
 def steps_table(ablation: Ablation) -> Table:

@@ -17,6 +17,7 @@ from pathlib import Path
 from frameworktax import api, host, models, store
 from frameworktax.ablate.ladder import BASE, PATHS, UNFUSED, Rung, base_point, chosen, ladder
 from frameworktax.analysis import document
+from frameworktax.analysis.advice import proven
 from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.compare.contrasts import PAIRED, blocks, moderate, paired, ratio
 from frameworktax.analysis.estimates import propagate, scaled
@@ -24,6 +25,7 @@ from frameworktax.errors import UsageError
 from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_SETUP_LIMIT_S, Plan, points_for
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
+    REFERENCE,
     Estimate,
     LeftOut,
     Measurement,
@@ -100,22 +102,26 @@ class Ablation:
         return self.steps[0]
 
     @property
-    def best(self) -> Step | None:
-        """The fastest step on one thread whose outputs are proven equal; None where none is.
-
-        Where any is proven faster than the base, it is one of those.
-        """
+    def proven(self) -> list[Step]:
+        """The steps on the base's threads whose outputs are proven equal."""
         threads = self.base.rung.point.threads
-        proven = [
-            (step.total.ratio.high >= 1, step.total.ratio.value, number)
-            for number, step in enumerate(self.steps[1:], 1)
-            if step.total is not None
-            and step.total.ratio is not None
-            and step.rung.point.threads == threads
+        return [
+            step
+            for step in self.steps[1:]
+            if step.rung.point.threads == threads
             and (m := step.measured) is not None
-            and (m.runtime == "eager" or (m.parity and m.parity.within_tolerance))
+            and (m.runtime == REFERENCE or proven(m.parity))
         ]
-        return self.steps[min(proven)[-1]] if proven else None
+
+    @property
+    def best(self) -> Step | None:
+        """The fastest of the proven steps, one that is faster than the base where any is."""
+        compared = [
+            (ratio.high >= 1, ratio.value, number)
+            for number, step in enumerate(self.proven)
+            if step.total is not None and (ratio := step.total.ratio) is not None
+        ]
+        return self.proven[min(compared)[-1]] if compared else None
 
 
 def build(records: Sequence[Record]) -> Ablation:
