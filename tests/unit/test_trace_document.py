@@ -244,3 +244,8 @@ def test_the_whole_recorded_traces(tmp_path):
     assert trace["launches"] == 79
     assert [step["wall_ns"] for step in trace["steps"]] == [36_356_000]
     assert trace["no_regime"] == "start-up"
+
+
+def test_steps_without_length_have_no_advice(tmp_path):
+    run = explained(tmp_path, cases.event("user_annotation", "step 1", 10, 10), cases.kernel(20, 20, 1))
+    assert (run.trace["wall_ns"], run.advice) == (0, ())

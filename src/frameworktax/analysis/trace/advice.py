@@ -34,6 +34,8 @@ def advise(
     timeline: Timeline, trace: Mapping[str, Any], steps: Sequence[Step]
 ) -> tuple[Advice, ...]:
     """Return what to do about a trace, the largest gain first; every gain is an upper bound."""
+    if not trace["wall_ns"]:
+        return ()  # steps without length have nothing to gain
     if (first := _start_up(trace)) is not None:
         found = iter([first])  # what else the steps show is not what they do when warm
     elif len(timeline.work):
