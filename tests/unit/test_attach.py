@@ -198,6 +198,17 @@ def test_only_one_attaches_at_a_time_and_leaves_no_file(machine):
     assert not left.exists()
 
 
+def test_py_spy_is_not_taken_from_the_current_folder(tmp_path, monkeypatch):
+    found = tmp_path / "py-spy"
+    found.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(py_spy.sys, "executable", str(tmp_path / "bin/python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert py_spy._executable() is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert py_spy._executable() == str(found)
+
+
 @pytest.mark.parametrize(
     ("scope", "user", "allowed"),
     [(0, 1000, True), (1, 1000, False), (1, 0, True), (2, 0, True), (3, 0, False)],

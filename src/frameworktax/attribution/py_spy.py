@@ -28,9 +28,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def _executable() -> str | None:
-    return shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}") or (
-        shutil.which("py-spy")
-    )
+    return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
 def probe(root: Path = Path("/")) -> str | None:
