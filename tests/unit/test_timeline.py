@@ -154,6 +154,21 @@ def test_the_device_tells_its_own_length_of_a_step(tmp_path):
     assert line.windows.device_ns.tolist() == [5_400]
 
 
+def test_a_steps_length_on_the_device_reaches_over_all_its_streams(tmp_path):
+    def mark(cat, name, start, end, tid):
+        return cases.event(cat, f"ProfilerStep#{name}", start, end, tid=tid)
+
+    line = ordered(
+        tmp_path,
+        mark("user_annotation", 1, 0, 100, 1),
+        mark("gpu_user_annotation", 1, 10, 90, 7),
+        mark("gpu_user_annotation", 1, 40, 95, 8),
+        *(mark("user_annotation", 2, at, at + 100, 1) for at in (200, 400)),
+        *(mark("gpu_user_annotation", 2, at, at + 50, 7) for at in (200, 400)),
+    )
+    assert line.windows.device_ns.tolist() == [85, -1, -1]  # of two steps of a name nothing is known
+
+
 def test_amd_calls_launch_replay_and_wait(tmp_path):
     line = ordered(
         tmp_path,

@@ -179,23 +179,23 @@ def windows(
     """
     on_device = events.of("gpu_user_annotation")
     on_device = on_device.where(on_device.named(STEP))
-    lengths = {
-        on_device.name_of(i): int(on_device.end_ns[i] - on_device.start_ns[i])
-        for i in range(len(on_device))
+    lengths = {  # each stream of a device has a mark of its own
+        on_device.names[name]: int(on_device.end_ns[own].max() - on_device.start_ns[own].min())
+        for name, own in groups(on_device.name)
     }
     marks = _marks(events, launched_ns, asked)
     if not len(marks):
         return _whole(events, work)
     kept, overlapping = _apart(marks)
     names = tuple(kept.name_of(i) for i in range(len(kept)))
-    own = set(map(_kind, names))
+    own, often = set(map(_kind, names)), Counter(names)
     others = _counted(events.of("user_annotation"))
     return Windows(
         names=names,
         begin_ns=kept.start_ns,
         end_ns=kept.end_ns,
         thread=kept.thread,
-        device_ns=np.array([lengths.get(name, -1) for name in names], np.int64),
+        device_ns=np.array([lengths.get(n, -1) if often[n] == 1 else -1 for n in names], np.int64),
         marked=True,
         overlapping=overlapping,
         others={n: count for n, count in others.items() if n not in own and count > 1},
