@@ -144,8 +144,9 @@ def test_what_was_judged_once_is_kept(tmp_path, monkeypatch):
     assert Known(b"library", 7).get(1, lambda: [(1, "other")]) == [(1, "kernel")]
     assert Known(b"library", 8).get(1, lambda: [(1, "other")]) == [(1, "other")]
     (kept,) = (tmp_path / "cache" / "machine-code").iterdir()
-    kept.write_text('{"1": 3}')
-    assert Known(b"library", 7).get(1, lambda: [(1, "other")]) == [(1, "other")]
+    for damaged in ('{"1": 3}', "[]", "{"):
+        kept.write_text(damaged)
+        assert Known(b"library", 7).get(1, lambda: [(1, "other")]) == [(1, "other")]
 
 
 def test_what_is_known_needs_no_disassembler(tmp_path, monkeypatch):

@@ -196,7 +196,7 @@ class Known:
         self._judged: dict[int, Judged] = {}
         self._is_new = False
         own_entry(self._file.parent)
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             for start, judged in json.loads(self._file.read_bytes()).items():
                 self._judged[int(start)] = [(int(address), work) for address, work in judged]
 
