@@ -79,6 +79,7 @@ def test_what_the_file_says_is_only_for_messages(folder):
     unnamed = "another measurement"
     texts = dict.fromkeys([b"", b"{", b'{"pid": "x"}', b"[1]", b"\xff"], unnamed)
     texts[b'{"pid": 1, "command": "", "since": 1e99}'] = unnamed
+    texts[b'{"pid": 1, "command": "", "since": 1e17}'] = unnamed
     texts[b'{"pid": 1, "command": "a\\u001b[31m", "since": 0}'] = "(frameworktax a [31m, since"
     said = queue.SimpleQueue()
 

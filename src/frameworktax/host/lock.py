@@ -91,6 +91,6 @@ def _holder(descriptor: int) -> str:
         pid, since = int(said["pid"]), float(said["since"])
         command = "".join(c if c.isprintable() else " " for c in str(said["command"]))
         clock = time.strftime("%H:%M:%S", time.localtime(since))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
         return "another measurement on this host"
     return f"process {pid} (frameworktax {command[:MAX_SHOWN]}, since {clock})"
