@@ -136,6 +136,14 @@ def test_work_decides_where_no_symbol_does(leaf, place):
     assert classify(leaf) == place
 
 
+def test_code_is_judged_where_there_is_no_cache(monkeypatch):
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", "/proc/cache")
+    known = Known(b"library", 7)
+    assert known.get(1, lambda: [(1, "kernel")]) == [(1, "kernel")]
+    known.save()
+    assert known.get(1, lambda: [(1, "other")]) == [(1, "kernel")]
+
+
 def test_what_was_judged_once_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
     first = Known(b"library", 7)

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from frameworktax.errors import UsageError
 from frameworktax.host.cache import cache_folder, own_entry, private_file
 
 Work = Literal["kernel", "copy", "other", "unknown"]
@@ -186,17 +187,17 @@ class Known:
     """Functions of one library that were judged before, on this machine and by these rules.
 
     A library is known by its first MiB, which holds its build id, and its size. A file of the cache
-    that cannot be read counts as empty.
+    that cannot be read counts as empty; without a cache each process judges anew.
     """
 
     def __init__(self, library: memoryview | bytes, size: int) -> None:
         rules = Path(__file__).read_bytes() + bytes(is_available())
         name = hashlib.blake2b(rules + library[: 1 << 20], digest_size=12).hexdigest()
-        self._file = cache_folder() / "machine-code" / f"{name}-{size}.json"
+        self._file: Path | None = None
         self._judged: dict[int, Judged] = {}
         self._is_new = False
-        own_entry(self._file.parent)
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        with contextlib.suppress(UsageError, OSError, ValueError, TypeError, AttributeError):
+            self._file = own_entry(cache_folder() / "machine-code") / f"{name}-{size}.json"
             for start, judged in json.loads(self._file.read_bytes()).items():
                 self._judged[int(start)] = [(int(address), work) for address, work in judged]
 
@@ -209,7 +210,7 @@ class Known:
 
     def save(self) -> None:
         """Keep what was judged since; nothing is kept where the cache takes nothing more."""
-        if self._is_new:
+        if self._is_new and self._file:
             with contextlib.suppress(OSError):
                 self._file.parent.mkdir(mode=0o700, exist_ok=True)
                 with private_file(self._file) as partial:
