@@ -153,6 +153,19 @@ def test_a_generator_gets_what_its_caller_sends_raises_and_is_given_its_value(cl
     assert ended == ["value"]
 
 
+def test_a_value_in_a_methods_place_stays_a_value(clock):
+    class Scaled(Work):
+        scale = Work.forward
+
+        def forward(self):
+            return self.scale + 1
+
+    root = Scaled(clock, 0)
+    root.scale = 2.0
+    with ModuleClock(root, lambda: clock.now_ns):
+        assert root() == 3.0
+
+
 def test_a_generator_of_another_thread_is_not_noted(clock):
     class Tokens(Work):
         def forward(self):

@@ -202,7 +202,7 @@ def _further_methods(module: Any) -> list[str]:
             known = name == "forward" or hasattr(torch.nn.Module, name)
             if inspect.isfunction(value) and not known and not name.startswith("_"):
                 found[name] = None
-    return list(found)
+    return [name for name in found if callable(getattr(module, name))]  # no value in its place
 
 
 def _source(module: Any) -> dict[str, Any]:
