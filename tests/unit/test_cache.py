@@ -227,3 +227,18 @@ def test_a_session_leaves_the_cache_within_its_limit(tmp_path, monkeypatch):
         monkeypatch.setattr(session, "_measure", lambda: None)
         session.run()
     assert [e.path.name for e in entries(folder)] == ["new"]
+
+
+def test_a_folder_that_is_removed_before_it_is_held_is_made_again(tmp_path, monkeypatch):
+    locked, folder, calls = cache._locked, tmp_path / "run", []
+
+    def removed_first(path, how):
+        calls.append(path)
+        if len(calls) == 1:
+            path.rmdir()
+        return locked(path, how)
+
+    monkeypatch.setattr(cache, "_locked", removed_first)
+    os.close(cache.hold(folder))
+    assert folder.is_dir()
+    assert len(calls) == 2

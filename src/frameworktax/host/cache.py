@@ -212,10 +212,12 @@ def hold(folder: Path) -> int:
     """
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = _locked(folder, fcntl.LOCK_EX)
-        if folder.exists():  # another session has not removed it meanwhile as a dead one's
-            return descriptor
-        os.close(descriptor)
+        # Another session may remove it meanwhile as a dead one's.
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = _locked(folder, fcntl.LOCK_EX)
+            if folder.exists():
+                return descriptor
+            os.close(descriptor)
 
 
 def remove_of_dead(folder: Path) -> None:
