@@ -164,7 +164,7 @@ def _gpus(found: Environment, root: Path) -> Iterator[Check]:
         command = "echo quit | nvidia-cuda-mps-control"
         yield _finding("gpu-mps", False, text, command, command)
     if others := gpu_processes():
-        text = f"{others} processes hold a device: their work is in every number"
+        text = f"processes that hold a device: {others}; their work is in every number"
         yield _finding("gpu-processes", False, text, "end them; nvidia-smi lists them")
     if "nvidia-ml-py" not in found.libraries:
         text = "nvidia-ml-py is not installed: clocks are not read while calls run"
