@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from frameworktax.attribution.device_profile import HEAD_CALLS, Calling, Warm, separated
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock, by_place
@@ -29,10 +28,9 @@ from frameworktax.attribution.torch_device import TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
 from frameworktax.traces.events import HOST_CALLS, Events, Trace
-from frameworktax.traces.intervals import merge
+from frameworktax.traces.intervals import Ns, merge
 from frameworktax.traces.timeline import find, taken
 
-Ns = NDArray[np.int64]
 Ticks = Mapping[tuple[int, str, str], int]
 """(module, operator, line of the bill) → ns, the module ``OUTSIDE`` for none."""
 Innermost = Callable[[Sequence[int]], list[int]]

@@ -54,6 +54,7 @@ from frameworktax.traces.events import (
     Events,
     Trace,
 )
+from frameworktax.traces.intervals import Mask, Ns
 from frameworktax.traces.timeline import is_wait
 
 HEAD_MARKERS = 512
@@ -67,8 +68,6 @@ NAME_SIGNS = 120
 """Of a kernel's name; a longer one ends in a check sum of the whole."""
 
 Notes = list[tuple[str, str]]
-Ns = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Pairs = set[tuple[int, int]]
 """(call, correlation)"""
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Ns = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 def merge(starts: ArrayLike, ends: ArrayLike) -> tuple[Ns, Ns]:
@@ -155,7 +156,7 @@ class Nesting:
     start_ns: Ns
     end_ns: Ns
 
-    def nearest(self, chosen: NDArray[np.bool_], *, outermost: bool = False) -> Index:
+    def nearest(self, chosen: Mask, *, outermost: bool = False) -> Index:
         """Return, per event, the innermost event at or around it that is chosen; -1 for none.
 
         With ``outermost``, the outermost such event.

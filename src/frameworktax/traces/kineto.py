@@ -42,9 +42,8 @@ from frameworktax.traces.events import (
     Events,
     Trace,
 )
+from frameworktax.traces.intervals import Mask, Ns
 
-Ns = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Integers = NDArray[np.signedinteger[Any]]
 LATEST_US, LONGEST_NS = 2**61 // 1000, 2**53
 """Wide enough for every clock, and narrow enough that sums and differences of ns fit 64 bits. An

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from frameworktax.errors import UsageError
 from frameworktax.traces.events import (
@@ -31,10 +30,8 @@ from frameworktax.traces.events import (
     Events,
     Trace,
 )
-from frameworktax.traces.intervals import merge, owners, union_within_ns
+from frameworktax.traces.intervals import Mask, Ns, merge, owners, union_within_ns
 
-Ns = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 WHOLE = "whole trace"
 STEP_NAME = re.compile(r"^(?:step|iter|iteration)[\W_]{0,2}\d+\b", re.IGNORECASE)
 """``step 3``, ``iteration 12``"""

@@ -34,14 +34,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from frameworktax.traces import intervals
 from frameworktax.traces.events import CATEGORIES, COPY_LAUNCHES, HOST_CALLS, Events
-from frameworktax.traces.intervals import Index, Nesting, Stretches, nest
+from frameworktax.traces.intervals import Index, Mask, Nesting, Ns, Stretches, nest
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
-Ns = NDArray[np.int64]
 LINES = (
     *("kernel", "copies", "operators", "framework", "python", "launch", "startup"),
     *("device_gap", "wait", "unknown", "remainder"),
@@ -101,7 +99,7 @@ class Thread:
 
     events: Events
     nesting: Nesting
-    slow: NDArray[np.bool_]
+    slow: Mask
 
     @cached_property
     def operator(self) -> Index:
@@ -134,7 +132,7 @@ class Thread:
         return line
 
     @cached_property
-    def is_call(self) -> NDArray[np.bool_]:
+    def is_call(self) -> Mask:
         """Return, per event, whether it is a call of the device's runtime or driver."""
         return np.isin(self.events.category, CALLS)
 
@@ -245,7 +243,7 @@ def _threads(timeline: Timeline) -> dict[int, Thread]:
     return found
 
 
-def _slow(events: Events, work: Events) -> NDArray[np.bool_]:
+def _slow(events: Events, work: Events) -> Mask:
     """Return which calls took long though the device was idle: neither a wait nor a full queue."""
     length = events.end_ns - events.start_ns
     slow = np.isin(events.category, CALLS) & (length >= LONG_NS) & ~is_wait(events)
@@ -312,7 +310,7 @@ def _responsible(timeline: Timeline, threads: dict[int, Thread], step: Ns, end: 
     return np.where(known, thread[at], own)
 
 
-def computing(threads: dict[int, Thread], names: int) -> NDArray[np.bool_]:
+def computing(threads: dict[int, Thread], names: int) -> Mask:
     """Return, by number of its name (of so many), whether an operator computes in its own time."""
     own, length = np.zeros(names, np.int64), np.zeros(names, np.int64)
     texts: tuple[str, ...] = ()

@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from frameworktax.analysis.estimates import duration, exactly, one_minus, percent, scaled, shifted
 from frameworktax.analysis.regime import gpu_regime
@@ -22,9 +21,9 @@ from frameworktax.analysis.trace.bill import FRAME, LINES, STARVED, slowed
 from frameworktax.analysis.trace.findings import causes, operators, startup, waits
 from frameworktax.records import SEED, Estimate, Note, Regime, Run
 from frameworktax.traces import intervals
+from frameworktax.traces.intervals import Ns
 from frameworktax.traces.timeline import Step, Timeline
 
-Ns = NDArray[np.int64]
 Open = Literal["no-device", "start-up", "work-before-recording", "profiler"]
 """Why a trace carries no regime."""
 NO_REGIME: dict[Open, str] = {

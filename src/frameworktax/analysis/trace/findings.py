@@ -20,10 +20,9 @@ from frameworktax.analysis.trace.bill import (
     computing,
 )
 from frameworktax.traces import intervals
-from frameworktax.traces.intervals import Index
+from frameworktax.traces.intervals import Index, Mask, Ns
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
-Ns = NDArray[np.int64]
 SHOWN = 20
 """Kept of each kind."""
 SHORTEST_NS = 1_000_000
@@ -105,9 +104,7 @@ def causes(
     return whole, leaders
 
 
-def _on(
-    bill: Bill, view: Callable[[Thread], Index], lines: Sequence[str]
-) -> tuple[Ns, NDArray[np.bool_]]:
+def _on(bill: Bill, view: Callable[[Thread], Index], lines: Sequence[str]) -> tuple[Ns, Mask]:
     """Return, per charged piece, the name that the view puts it on, and whether it counts.
 
     It does where it is on one of these lines of the bill and the view has a name for it.
