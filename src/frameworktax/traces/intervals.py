@@ -133,7 +133,10 @@ Index = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Disjoint stretches of time in order; ``owner`` is the innermost open event, -1 for none."""
+    """Stretches of time, each from the end of the one before.
+
+    ``owner`` is the innermost event that is open in it, -1 for none.
+    """
 
     start_ns: Ns
     end_ns: Ns

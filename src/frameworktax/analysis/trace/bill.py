@@ -30,13 +30,14 @@ starvation is the rest.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from frameworktax.traces import intervals
-from frameworktax.traces.events import CATEGORIES, COPY_LAUNCHES, HOST_CALLS, Events
+from frameworktax.traces.events import CATEGORIES, COPY_LAUNCHES, HOST_CALLS, LIMIT, Events
 from frameworktax.traces.intervals import Index, Mask, Nesting, Ns, Stretches, nest
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
@@ -100,6 +101,11 @@ class Thread:
     events: Events
     nesting: Nesting
     slow: Mask
+
+    @cached_property
+    def stretches(self) -> Stretches:
+        """Return which event is innermost when."""
+        return self.nesting.stretches()
 
     @cached_property
     def operator(self) -> Index:
@@ -193,7 +199,7 @@ def bill(timeline: Timeline) -> Bill:
         charged = _charge(timeline, threads, step, free_s, free_e)
     else:
         charged = _charge(timeline, threads, np.arange(len(begin)), begin, end)
-        computes = computing(threads, len(timeline.events.names))
+        computes = computing(threads, timeline.events.names)
         for number, thread in threads.items():  # own time of those that compute is ``operators``
             mine = np.flatnonzero((charged.thread == number) & (charged.line == _LINE["framework"]))
             name = thread.events.name[charged.event[mine]]
@@ -273,21 +279,14 @@ def _charge(
     for number in np.unique(who).tolist():
         chosen = who == number
         s, e = start[chosen], end[chosen]
-        doing, line, first, last = NOTHING, np.array([_LINE["remainder"]]), e[-1], e[-1]
-        if number in threads:
-            found = threads[number].nesting.stretches()
-            if len(found.owner):
-                doing, line = found, threads[number].line
-                first, last = doing.start_ns[0], doing.end_ns[-1]
+        doing = threads[number].stretches if number in threads else NOTHING
         # Before the first and after the last event of the thread nothing is known of it.
-        mine, theirs, left, right = intervals.overlaps(
-            s,
-            e,
-            np.concatenate(([min(s[0], first)], doing.start_ns, [last])),
-            np.concatenate(([first], doing.end_ns, [max(e[-1], last)])),
-        )
+        borders = np.concatenate(([-LIMIT], doing.start_ns, doing.end_ns[-1:], [LIMIT]))
+        mine, theirs, left, right = intervals.overlaps(s, e, borders[:-1], borders[1:])
         owner = np.concatenate(([-1], doing.owner, [-1]))[theirs]
-        line = np.where(owner >= 0, line[owner], _LINE["remainder"])
+        line = np.full(len(mine), _LINE["remainder"])
+        if (known := owner >= 0).any():
+            line[known] = threads[number].line[owner[known]]
         parts.append((step[chosen][mine], np.full(len(mine), number), owner, line, left, right))
     columns = [np.concatenate(c) for c in zip(*parts, strict=True)] if parts else [NONE] * 6
     return Charged(*columns)
@@ -310,17 +309,15 @@ def _responsible(timeline: Timeline, threads: dict[int, Thread], step: Ns, end: 
     return np.where(known, thread[at], own)
 
 
-def computing(threads: dict[int, Thread], names: int) -> Mask:
-    """Return, by number of its name (of so many), whether an operator computes in its own time."""
-    own, length = np.zeros(names, np.int64), np.zeros(names, np.int64)
-    texts: tuple[str, ...] = ()
+def computing(threads: dict[int, Thread], names: Sequence[str]) -> Mask:
+    """Return, by number of its name, whether an operator computes in its own time."""
+    own, length = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     for thread in threads.values():
         chosen = thread.events.category == OPERATOR
-        texts = thread.events.names
         np.add.at(own, thread.events.name[chosen], thread.own_ns[chosen])
         span = thread.nesting.end_ns - thread.nesting.start_ns
         np.add.at(length, thread.events.name[chosen], span[chosen])
-    metadata = np.array([text in METADATA for text in texts] or [False] * names)
+    metadata = np.array([name in METADATA for name in names], bool)
     return np.asarray((2 * own >= length) & ~metadata)
 
 

@@ -63,7 +63,7 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
     kernel = {n: busy.get(n, 0) if has_device else None for n in host}
     known = {n: {"calls": calls[n], "host_ns": host[n], "kernel_ns": kernel[n]} for n in host}
     if not has_device:
-        computes = computing(bill.threads, len(names))
+        computes = computing(bill.threads, names)
         return [
             {"name": names[n], "self_ns": ns, "tax_ns": 0 if computes[n] else ns, **known[n]}
             for n, ns in own.most_common(SHOWN)
@@ -139,7 +139,7 @@ def _launched(timeline: Timeline, threads: dict[int, Thread]) -> dict[int, int]:
     name = np.full(len(timeline.calls), -1, np.int64)
     for number, thread in threads.items():
         mine = np.flatnonzero(timeline.calls.thread == number)
-        doing = thread.nesting.stretches()
+        doing = thread.stretches
         if not len(mine) or not len(doing.start_ns):
             continue
         at = np.searchsorted(doing.start_ns, timeline.calls.start_ns[mine], side="right") - 1
