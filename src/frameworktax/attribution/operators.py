@@ -30,7 +30,6 @@ import os
 import re
 import struct
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -170,7 +169,7 @@ def _inductor_names() -> dict[str, str]:
 
 
 def attribute_operators(
-    call: Call, root: Any, *, stretches: int = 5, duration_ns: int = 1_000_000_000
+    call: Call, root: Any, *, stretches: int = 5, duration_ns: int = 1_000_000_000, call_ns: int = 0
 ) -> dict[str, Any]:
     """Return which operator of which module each sample belongs to, as fields of ``Places``.
 
@@ -184,9 +183,6 @@ def attribute_operators(
     reason = call_stacks.missing()
     if reason:
         raise WorkerError("unavailable", reason)
-    begin = time.perf_counter_ns()
-    call()
-    call_ns = time.perf_counter_ns() - begin
     with refused_as_unavailable():
         with StackSampler(PERIOD_NS) as tried:
             room = tried.room()

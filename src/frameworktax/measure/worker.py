@@ -256,11 +256,10 @@ class Server:
         from frameworktax.attribution.layers import attribute_lines, attribute_modules
         from frameworktax.attribution.operators import attribute_operators
 
-        run: dict[str, Any] = {"stretches": stretches, "duration_ns": duration_ns}
+        run = {"stretches": stretches, "duration_ns": duration_ns, "call_ns": self._call_ns[batch]}
         if by == "operator":
-            return protocol.places(attribute_operators(call, root, **run))
-        run["call_ns"] = self._call_ns[batch]
-        if by == "line":
+            found = attribute_operators(call, root, **run)
+        elif by == "line":
             found = attribute_lines(call, **run)
         else:
             found = attribute_modules(call, root, **run)
