@@ -61,7 +61,7 @@ def place_calls(
     markers, every, in_call = separated(trace, len(begins), device)
     host = trace.events.of(*HOST_CALLS)
     # The first of a correlation is the runtime's call, around its driver's.
-    host = host.take(np.lexsort((-host.end_ns, host.start_ns, host.correlation)))
+    host = host.where(np.lexsort((-host.end_ns, host.start_ns, host.correlation)))
     offset = clock_offset(host, find(host.correlation, markers.correlation), marks)
     stretches: list[Ticks] = []
     for call, begin in enumerate(begins):

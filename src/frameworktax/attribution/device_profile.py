@@ -226,7 +226,7 @@ def separated(trace: Trace, calls: int, device: int) -> tuple[Events, Events, Ns
         TraceError: the markers are not there, or more of them than were launched.
     """
     records = trace.device(device)
-    records = records.take(np.argsort(records.start_ns, kind="stable"))
+    records = records.where(np.argsort(records.start_ns, kind="stable"))
     is_marker = records.containing(MARKER)
     markers, work = records.where(is_marker), records.where(~is_marker)
     expected = HEAD_MARKERS + calls + 1
@@ -236,7 +236,7 @@ def separated(trace: Trace, calls: int, device: int) -> tuple[Events, Events, Ns
         raise TraceError("the model itself runs the kernel that marks the borders between calls")
     if len(markers) < calls + 1:
         raise TraceError(f"{expected - len(markers)} marker records were lost; profile again")
-    markers = markers.take(np.arange(len(markers))[-calls - 1 :])
+    markers = markers.where(np.arange(len(markers))[-calls - 1 :])
     return markers, work, _place(work.start_ns, markers.start_ns)
 
 
@@ -249,7 +249,7 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> dict[str, Any
     Fields of ``DeviceRun``; none where the launch of a marker is not in the profile.
     """
     host = trace.events.of(*HOST_CALLS)
-    host = host.take(np.argsort(host.start_ns, kind="stable"))
+    host = host.where(np.argsort(host.start_ns, kind="stable"))
     own = markers.correlation
     started = dict(zip(host.correlation.tolist(), host.start_ns.tolist(), strict=True))
     if not all(c in started for c in own.tolist()):

@@ -75,8 +75,6 @@ class Events:
         """Return the events under a mask, or those of these numbers in their order."""
         return Events(self.names, *(getattr(self, c)[chosen] for c in Events.__slots__[1:]))
 
-    take = where
-
     def of(self, *categories: str) -> Events:
         """Return the events of these categories."""
         return self.where(np.isin(self.category, [CATEGORIES.index(c) for c in categories]))

@@ -113,7 +113,7 @@ def _kinds(marks: Events) -> dict[str, Events]:
     rows: dict[str, list[Ns]] = defaultdict(list)
     for name, own in groups(marks.name):
         rows[_kind(marks.names[name])].append(own)
-    return {kind: marks.take(np.sort(np.concatenate(own))) for kind, own in rows.items()}
+    return {kind: marks.where(np.sort(np.concatenate(own))) for kind, own in rows.items()}
 
 
 def _kind(name: str) -> str:
@@ -144,7 +144,7 @@ def _apart(marks: Events) -> tuple[Events, int]:
     One around another of its name is left out: it holds what the inner one does not measure.
     Else the first one counts, of two that begin together the longer.
     """
-    marks = marks.take(np.lexsort((-marks.end_ns, marks.start_ns)))
+    marks = marks.where(np.lexsort((-marks.end_ns, marks.start_ns)))
     around = np.zeros(len(marks), bool)
     for _, rows in groups(marks.name):
         around[rows[:-1]] = marks.end_ns[rows[:-1]] >= marks.end_ns[rows[1:]]
@@ -157,7 +157,7 @@ def _apart(marks: Events) -> tuple[Events, int]:
         if reached is None or start >= reached:
             keep.append(i)
             reached = end
-    return inner.take(np.array(keep, np.int64)), len(marks) - len(keep)
+    return inner.where(np.array(keep, np.int64)), len(marks) - len(keep)
 
 
 def windows(
@@ -463,7 +463,7 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
     if shift:
         work = replace(work, start_ns=work.start_ns + moved, end_ns=work.end_ns + moved)
         by = np.argsort(work.start_ns, kind="stable")
-        work, call = work.take(by), call[by]
+        work, call = work.where(by), call[by]
     count = np.bincount(call[call >= 0], minlength=len(calls))
     return Timeline(
         trace=trace,
@@ -488,7 +488,7 @@ def taken(values: Ns, at: Ns) -> Ns:
 def _distinct(work: Events) -> tuple[Events, int]:
     """Return records by start, and how many repeat another one in every column."""
     names = ("correlation", "name", "category", "stream", "device", "end_ns", "start_ns")
-    work = work.take(np.lexsort([getattr(work, name) for name in names]))
+    work = work.where(np.lexsort([getattr(work, name) for name in names]))
     columns = [getattr(work, name) for name in names]
     keep = np.ones(len(work), bool)
     keep[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
@@ -510,7 +510,7 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     chosen = kernels | pointed
     calls, kernels = calls.where(chosen), kernels[chosen]
     by = np.lexsort((-calls.end_ns, calls.start_ns, calls.correlation))
-    calls, kernels = calls.take(by), kernels[by]
+    calls, kernels = calls.where(by), kernels[by]
     first = np.ones(len(calls), bool)
     first[1:] = (calls.correlation[1:] != calls.correlation[:-1]) | (calls.correlation[1:] <= 0)
     return calls.where(first), np.logical_or.reduceat(kernels, np.flatnonzero(first))

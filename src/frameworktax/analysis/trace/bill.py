@@ -244,7 +244,7 @@ def _threads(timeline: Timeline) -> dict[int, Thread]:
     codes = [CATEGORIES.index(c) for c in ("cpu_op", "python_function", "user_annotation")]
     on_host = np.flatnonzero(np.isin(events.category, [*codes, *CALLS]))
     for number, rows in groups(events.thread[on_host]):
-        own = events.take(on_host[rows])
+        own = events.where(on_host[rows])
         found[number] = Thread(own, nest(own.start_ns, own.end_ns), _slow(own, timeline.work))
     return found
 
