@@ -190,9 +190,9 @@ class Known:
     that cannot be read counts as empty; without a cache each process judges anew.
     """
 
-    def __init__(self, library: memoryview | bytes, size: int) -> None:
+    def __init__(self, head: bytes, size: int) -> None:
         rules = Path(__file__).read_bytes() + bytes(is_available())
-        name = hashlib.blake2b(rules + library[: 1 << 20], digest_size=12).hexdigest()
+        name = hashlib.blake2b(rules + head, digest_size=12).hexdigest()
         self._file: Path | None = None
         self._judged: dict[int, Judged] = {}
         self._is_new = False
