@@ -143,6 +143,18 @@ def test_start_up_calls_are_named_and_carry_no_regime(tmp_path, call, kind, ns):
         assert run.advice[0].gain.value == pytest.approx(100 * MS / (100 * MS - ns))
 
 
+def test_of_a_start_up_call_across_borders_of_steps_only_what_is_inside_counts(tmp_path):
+    run = explained(
+        tmp_path,
+        mark("step 0", 10 * MS, 20 * MS),
+        mark("step 1", 30 * MS, 40 * MS),
+        cases.launch(5 * MS, 32 * MS, 1, "cudaMalloc", tid=2),
+        cases.event("cpu_op", "aten::mm", 12 * MS, 13 * MS),
+    )
+    (found,) = run.trace["startup"]
+    assert (found["ns"], found["in_steps_ns"]) == (27 * MS, 12 * MS)
+
+
 @pytest.mark.parametrize(
     "call",
     [

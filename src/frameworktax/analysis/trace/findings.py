@@ -163,6 +163,7 @@ def startup(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
     For each its ``kind`` (memory, loading, compilation, initialisation), how many calls, their
     length together, and of that what lies inside steps.
     """
+    steps = timeline.windows.begin_ns, timeline.windows.end_ns
     found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for thread in bill.threads.values():
         outermost = np.flatnonzero(thread.startup == np.arange(len(thread.events)))
@@ -172,8 +173,7 @@ def startup(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
             known = found[_kind(name, is_call=bool(thread.is_call[i])), name]
             known[0] += 1
             known[1] += end - start
-            inside = timeline.windows.of(events.start_ns[i : i + 1])[0] >= 0
-            known[2] += (end - start) * int(inside)
+            known[2] += int(intervals.union_within_ns([start], [end], *steps).sum())
     rows: list[dict[str, Any]] = [
         {"name": name, "kind": kind, "calls": calls, "ns": ns, "in_steps_ns": inside}
         for (kind, name), (calls, ns, inside) in found.items()
