@@ -166,7 +166,7 @@ def test_a_steps_length_on_the_device_reaches_over_all_its_streams(tmp_path):
         *(mark("user_annotation", 2, at, at + 100, 1) for at in (200, 400)),
         *(mark("gpu_user_annotation", 2, at, at + 50, 7) for at in (200, 400)),
     )
-    assert line.windows.device_ns.tolist() == [85, -1, -1]  # of two steps of a name nothing is known
+    assert line.windows.device_ns.tolist() == [85, -1, -1]  # two steps of a name: not known
 
 
 def test_amd_calls_launch_replay_and_wait(tmp_path):

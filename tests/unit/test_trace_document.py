@@ -247,5 +247,6 @@ def test_the_whole_recorded_traces(tmp_path):
 
 
 def test_steps_without_length_have_no_advice(tmp_path):
-    run = explained(tmp_path, cases.event("user_annotation", "step 1", 10, 10), cases.kernel(20, 20, 1))
+    step = cases.event("user_annotation", "step 1", 10, 10)
+    run = explained(tmp_path, step, cases.kernel(20, 20, 1))
     assert (run.trace["wall_ns"], run.advice) == (0, ())
