@@ -118,6 +118,17 @@ def test_a_compilation_on_a_cpu_is_start_up_and_no_operator(tmp_path):
     assert "addmm" not in run.headline
 
 
+def test_the_time_of_an_operator_that_calls_its_own_name_counts_once(tmp_path):
+    run = explained(
+        tmp_path,
+        mark("step 0", 0, 100),
+        cases.event("cpu_op", "aten::sum", 10, 90),
+        cases.event("cpu_op", "aten::sum", 20, 80),
+    )
+    (found,) = run.trace["operators"]
+    assert (found["calls"], found["host_ns"], found["self_ns"]) == (2, 80, 80)
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "ns"),
     [

@@ -56,7 +56,9 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
             counted &= thread.startup < 0  # a compiler's own are on its line of the bill
         name = events.name[counted]
         calls.update(name.tolist())
-        host.update(_totals(name, (events.end_ns - events.start_ns)[counted]))
+        start, end = events.start_ns[counted], events.end_ns[counted]
+        # A union: aten::sum calls aten::sum.
+        host.update({n: intervals.union_ns(start[at], end[at]) for n, at in groups(name)})
         own.update(_totals(name, thread.own_ns[counted]))
     names = timeline.events.names
     busy = _launched(timeline, bill.threads) if has_device else {}
