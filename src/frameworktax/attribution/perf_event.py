@@ -321,7 +321,7 @@ class PerfEventSampler(Ring):
 
     Attributes:
         kernel: whether kernel-mode ticks are recorded too.
-        period_ns: CPU time between two ticks.
+        period_ns: CPU time between two ticks, in the middle of those that ``vary`` takes.
 
     Args:
         stretch_ns: the longest CPU time between two drains that the ring should hold; samples are
@@ -356,7 +356,7 @@ class PerfEventSampler(Ring):
         record = _RECORD_BYTES + (stack_bytes and stack_bytes + _STACK_SIZES)
         if not registers:  # else the ring is emptied between calls
             period_ns = max(period_ns, 2 * stretch_ns * record // (MAX_PAGES * mmap.PAGESIZE))
-        self.period_ns = self._middle_ns = period_ns
+        self.period_ns = period_ns
         self._varied_ns = 0
         self._drained: list[Drained] = []
         flags = DISABLED | (ID_ALL | SWITCHES if switch_pages else 0)
@@ -402,9 +402,9 @@ class PerfEventSampler(Ring):
         """
         if (now := time.perf_counter_ns()) < self._varied_ns + VARIED_NS:
             return
-        self.period_ns = drawn_period_ns(self._middle_ns)
-        fcntl.ioctl(self._fd, _SET_PERIOD, struct.pack("Q", self.period_ns))
-        self._varied_ns = now + RANDOM.randrange(self.period_ns)
+        period_ns = drawn_period_ns(self.period_ns)
+        fcntl.ioctl(self._fd, _SET_PERIOD, struct.pack("Q", period_ns))
+        self._varied_ns = now + RANDOM.randrange(period_ns)
         while time.perf_counter_ns() < self._varied_ns:
             pass
 
