@@ -9,6 +9,7 @@ import pytest
 
 from frameworktax import models
 from frameworktax.models import BUILT_IN
+from frameworktax.models.base import Inputs, Model
 from frameworktax.models.describe import describe
 from frameworktax.records import Workload
 
@@ -138,6 +139,51 @@ def test_projections_without_layers_are_counted() -> None:
     assert facts["flops"] == 2 * facts["macs"]
     facts = describe(build(model="wavlm", depth=0.1, length=2000), 1)
     assert facts["macs"] > describe(build(model="hubert", depth=0.1, length=2000), 1)["macs"]
+
+
+class _Attends(torch.nn.Module):
+    def __init__(self, named: tuple[str, ...]) -> None:
+        super().__init__()
+        self.named, self.attention = named, torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        given = {"value": memory, "key": memory, "query": x}
+        return self.attention(
+            *[given.pop(name) for name in ("query", "key", "value") if name not in self.named],
+            **given,
+        )[0]
+
+
+@pytest.mark.parametrize("named", [(), ("value",), ("key", "value"), ("query", "key", "value")])
+def test_attention_called_by_name_is_counted(named: tuple[str, ...]) -> None:
+    """Three tokens over five: each is projected for queries and outputs, or for keys and values."""
+    inputs = Inputs((torch.randn(1, 3, 8), torch.randn(1, 5, 8)))
+    facts = describe(Model(_Attends(named).eval(), lambda _: inputs, {}), 1)
+    assert facts["macs"] == (2 * 3 + 2 * 5) * 8 * 8
+
+
+class _Steps(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.layer(input=x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "gates"),
+    [
+        (torch.nn.LSTM(8, 16), 4),
+        (torch.nn.LSTMCell(8, 16), 4),
+        (torch.nn.GRUCell(8, 16), 3),
+        (torch.nn.RNNCell(8, 16), 1),
+    ],
+)
+def test_recurrent_layers_and_cells_are_counted(layer: torch.nn.Module, gates: int) -> None:
+    inputs = Inputs((torch.randn(5, 8),))
+    facts = describe(Model(_Steps(layer).eval(), lambda _: inputs, {}), 1)
+    assert facts["macs"] == 5 * gates * 16 * (8 + 16)
 
 
 # --- what a family says no to ---------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -208,26 +209,29 @@ def _counting_macs(module: torch.nn.Module) -> Iterator[list[int]]:
 
     counts: list[int] = []
 
-    def hook(layer: Any, args: Any, output: Any) -> None:
+    def hook(layer: Any, args: Any, kwargs: Any, output: Any) -> None:
         name = type(layer).__name__
+        # In the order of ``forward``, given by position or by name.
+        given = [*inspect.signature(layer.forward).bind(*args, **kwargs).arguments.values()]
         if isinstance(layer, nn.Linear) or name == TRANSPOSED:
             counts.append(output.numel() * layer.weight.numel() // output.shape[-1])
         elif name in ATTENTION:
-            tensors = (*(args * 3)[:3], output[0])  # query, key, value
+            # Query, key, value; WavLM's takes one tensor for all three.
+            tensors = (*(given[:3] if name == ATTENTION[0] else given[:1] * 3), output[0])
             counts.append(sum(tensor.numel() for tensor in tensors) * layer.embed_dim)
-        elif isinstance(layer, nn.RNNBase):
-            steps = args[0].numel() // args[0].shape[-1]
+        elif isinstance(layer, nn.RNNBase | nn.RNNCellBase):
+            steps = given[0].numel() // given[0].shape[-1]
             counts.append(steps * sum(p.numel() for p in layer.parameters() if p.dim() == 2))
         elif isinstance(layer, nn.modules.conv._ConvTransposeNd):
             inner = layer.out_channels // layer.groups * math.prod(layer.kernel_size)
-            counts.append(args[0].numel() * inner)
+            counts.append(given[0].numel() * inner)
         elif isinstance(layer, nn.modules.conv._ConvNd):
             inner = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
             counts.append(output.numel() * inner)
 
-    kinds = (nn.Linear, nn.RNNBase, nn.modules.conv._ConvNd)
+    kinds = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.modules.conv._ConvNd)
     handles = [
-        layer.register_forward_hook(hook)
+        layer.register_forward_hook(hook, with_kwargs=True)
         for layer in module.modules()
         if isinstance(layer, kinds) or type(layer).__name__ in (*ATTENTION, TRANSPOSED)
     ]
