@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -474,6 +475,31 @@ def test_bound_inputs_stay_alive(name: str, prepared) -> None:
     junk = [np.full((1, 128), 1e3, np.float32) for _ in range(10_000)]
     assert_close(loaded.outputs(call()), eager(model, 1))
     assert junk[0][0, 0] == 1e3
+
+
+def test_bound_inputs_stay_alive_where_the_binding_forgets_them(
+    prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in ONNX Runtime 1.24 and older: later ones keep what was bound."""
+    runtime = runnable("onnxruntime")
+    from onnxruntime import IOBinding
+
+    def bind_ortvalue_input(self, name, value) -> None:
+        self._iobinding.bind_ortvalue_input(name, value._ortvalue)
+
+    monkeypatch.setattr(IOBinding, "bind_ortvalue_input", bind_ortvalue_input)
+    seen, inputs = [], Artifact.inputs
+
+    def watched(self, batch):
+        arrays = inputs(self, batch)
+        seen.extend(map(weakref.ref, arrays))
+        return arrays
+
+    monkeypatch.setattr(Artifact, "inputs", watched)
+    call = runtime.load(None, TARGET, prepared("onnxruntime", "mlp")).bind(1)
+    gc.collect()
+    assert [array().shape for array in seen if array() is not None] == [(1, 128)]
+    call()
 
 
 def test_threads_are_pinned(tmp_path: Path) -> None:

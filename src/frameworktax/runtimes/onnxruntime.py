@@ -264,7 +264,8 @@ class OnnxLoaded(ArtifactLoaded):
             binding.bind_ortvalue_output(name, value)
         run, options = session.run_with_iobinding, self.run_options
 
-        def call() -> list[Any]:
+        # On the CPU a binding reads the arrays' own memory, which older versions do not keep alive.
+        def call(_alive: Any = given) -> list[Any]:
             run(binding, options)
             return values
 
