@@ -242,17 +242,27 @@ def test_the_hook_counts_the_prompt_out():
 
 
 def test_the_first_token_is_the_second_thing_handed_over(monkeypatch):
+    """In a call that follows one which failed, too."""
     now = iter([11, 22, 33])
     monkeypatch.setattr("time.perf_counter_ns", lambda: next(now))
-    hook = Greedy(torch.nn.Identity(), Decoding(new_tokens=2, kv_cache="none"))
-    for expected in (11, 22):  # and anew in the next call
-        before = hook.first_token_ns
-        hook.put("prompt")
-        assert hook.first_token_ns == before
-        hook.put("first")
-        hook.put("second")
-        hook.end()
-        assert hook.first_token_ns == expected
+
+    class Handing(torch.nn.Module):
+        def generate(self, ids, streamer, **_):
+            before = streamer.first_token_ns
+            streamer.put(ids)
+            assert streamer.first_token_ns == before
+            if not ids.numel():
+                raise MemoryError
+            streamer.put("first")
+            streamer.put("second")
+            streamer.end()
+
+    decode = Greedy(Handing(), Decoding(new_tokens=2, kv_cache="none"))
+    for expected in (11, 22):
+        decode(torch.ones(1, 3))
+        assert decode.first_token_ns == expected
+        with pytest.raises(MemoryError):
+            decode(torch.ones(1, 0))
 
 
 def test_an_end_token_ends_nothing():

@@ -55,7 +55,6 @@ class Greedy(Decoder):
         from transformers import GenerationConfig
 
         super().__init__(module, decoding)
-        self._handed = 0
         self._config = GenerationConfig(
             max_new_tokens=decoding.new_tokens,
             do_sample=False,
@@ -72,6 +71,7 @@ class Greedy(Decoder):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Return prompt and new tokens."""
+        self._handed = 0  # the last call may have failed between two tokens
         made: torch.Tensor = self.module.generate(
             input_ids, attention_mask=attention_mask, generation_config=self._config, streamer=self
         )
@@ -84,8 +84,7 @@ class Greedy(Decoder):
             self.first_token_ns = time.perf_counter_ns()
 
     def end(self) -> None:
-        """Be ready for the next call."""
-        self._handed = 0
+        """Do nothing: ``generate`` calls this at the end."""
 
 
 class _Stepping(Decoder):
