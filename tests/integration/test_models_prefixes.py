@@ -132,6 +132,21 @@ def test_a_folder_with_weights_has_those(folder) -> None:
     assert all(torch.equal(state[key], value) for key, value in saved.state_dict().items())
 
 
+def test_weights_that_cannot_be_read_say_so(folder, monkeypatch) -> None:
+    from huggingface_hub import constants
+    from transformers import AutoConfig
+
+    from frameworktax.models import hugging_face
+
+    (folder / "model.safetensors").write_bytes(b"")
+    assert "save_pretrained" in refused(f"weights of hf:{folder} ", model=f"hf:{folder}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    config = AutoConfig.from_pretrained(folder)  # the hub's cache may have it alone
+    monkeypatch.setattr(hugging_face, "_config", lambda name, workload: config)
+    name = "hf:nobody/has-this-model"
+    assert "connect to the hub" in refused(f"weights of {name} ", model=name)
+
+
 def test_a_pickle_of_weights_is_not_read(folder) -> None:
     """Unpickling this file would make another one."""
     (folder / "pytorch_model.bin").write_bytes(

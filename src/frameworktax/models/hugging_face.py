@@ -278,10 +278,9 @@ def build_any(name: str, workload: Workload) -> Model:
     kind = _class(config, workload)
     settings = {"dtype": torch.float32, "trust_remote_code": workload.trust_remote_code}
     notes: list[tuple[str, str]] = []
-    trained = _has_safetensors(wanted)
-    if trained:
-        module = kind.from_pretrained(wanted, config=config, use_safetensors=True, **settings)
-    else:
+    module = _trained(wanted, kind, {"config": config, **settings})
+    is_trained = module is not None
+    if not is_trained:
         _check_memory(name, kind, config, settings)
         torch.manual_seed(SEED)
         module = kind.from_config(config, **settings)
@@ -305,7 +304,7 @@ def build_any(name: str, workload: Workload) -> Model:
         notes=notes,
         positions=positions,
     )
-    if not trained:
+    if not is_trained:
         calibrate(module, model.inputs(CALIBRATION_BATCH))
     return model
 
@@ -374,6 +373,26 @@ def _class(config: Any, workload: Workload) -> Any:
     if not own and (encodes or not decodes):
         raise UsageError(no_generation(workload.model))
     return AutoModelForCausalLM
+
+
+def _trained(name: str, kind: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a model with the weights of its safetensors files; None where it has none.
+
+    Raises:
+        UsageError: they are damaged, or out of reach.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        if not _has_safetensors(name):
+            return None
+        return kind.from_pretrained(name, use_safetensors=True, **settings)
+    except (OSError, SafetensorError) as error:
+        is_folder = Path(name).is_dir()
+        remedy = "write it again by save_pretrained" if is_folder else "connect to the hub"
+        raise UsageError(
+            f"the weights of hf:{name} cannot be read: {flat(str(error))[:200]}; {remedy}"
+        ) from error
 
 
 def _has_safetensors(name: str) -> bool:
