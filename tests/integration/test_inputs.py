@@ -96,6 +96,22 @@ def test_the_share_of_padding_is_told_where_counting_was_given_up():
     assert describe(models.build(Workload(model="bert-tiny", length=8)), 1)["padding_share"] is None
 
 
+def test_counts_that_are_on_no_line_are_not_scaled(monkeypatch):
+    seconds = iter(range(3))
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+
+    def counted(model, batch):
+        facts = {"parameters": 7, "flops": 10 * batch, "macs": batch**2, "operators": None}
+        return {**facts, "padding_share": None, "notes": []}
+
+    monkeypatch.setattr("frameworktax.models.describe.describe", counted)
+    found = describe_batches(Model(torch.nn.Identity(), Inputs, {}), [5, 1, 2, 3], limit_s=1.5)
+    scaled = found.pop(5)
+    assert [code for code, _ in scaled.pop("notes")] == ["counts-scaled"]
+    assert (scaled["parameters"], scaled["flops"], scaled["macs"]) == (7, 50, None)
+    assert [facts["macs"] for facts in found.values()] == [1, 4, 9]
+
+
 @pytest.mark.parametrize("form", ["positional", "no-mask", "other-shape"])
 def test_a_model_without_a_mask_takes_no_ragged_input(form, tmp_path):
     given = {

@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -94,22 +94,25 @@ def describe_batches(
         found[batch] = describe(model, batch)
     counted = sorted(found)
     for batch in ordered[len(counted) :]:
-        a, b = found[counted[0]], found[counted[-1]]
         facts: dict[str, Any] = {
-            key: _scaled(counted[0], a[key], counted[-1], b[key], batch)
+            key: _scaled({size: found[size][key] for size in counted}, batch)
             for key in ("parameters", "flops", "macs", "operators")
         }
         text = f"counts scaled from batch {counted[0]} and {counted[-1]}"
         facts["padding_share"] = _padding_share(model, batch)
-        found[batch] = {**facts, "notes": [*b["notes"], ("counts-scaled", text)]}
+        notes = [*found[counted[-1]]["notes"], ("counts-scaled", text)]
+        found[batch] = {**facts, "notes": notes}
     return found
 
 
-def _scaled(x0: int, y0: int | None, x1: int, y1: int | None, x: int) -> int | None:
-    """Return the count at ``x`` on the line through two others; None off whole numbers."""
-    if y0 is None or y1 is None or (y1 - y0) % (x1 - x0):
+def _scaled(counts: Mapping[int, int | None], batch: int) -> int | None:
+    """Return the count at a batch size on the line through others; None where there is none."""
+    (first, low), *_, (last, high) = counts.items()
+    if low is None or high is None or (high - low) % (last - first):
         return None
-    return y0 + (y1 - y0) // (x1 - x0) * (x - x0)
+    step = (high - low) // (last - first)
+    is_line = all(count == low + step * (size - first) for size, count in counts.items())
+    return low + step * (batch - first) if is_line else None
 
 
 def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
