@@ -477,6 +477,19 @@ def test_bound_inputs_stay_alive(name: str, prepared) -> None:
     assert junk[0][0, 0] == 1e3
 
 
+def test_outputs_that_openvino_cannot_hand_out_are_refused(tmp_path: Path) -> None:
+    """numpy has no bfloat16: its bits would be read as float16, another number."""
+
+    class Narrow(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x + 1).bfloat16()
+
+    model = Model(Narrow(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+    with pytest.raises(WorkerError, match="bfloat16") as caught:
+        runnable("openvino").prepare(model, [1], TARGET, tmp_path)
+    assert caught.value.status == "unavailable"
+
+
 def test_bound_inputs_stay_alive_where_the_binding_forgets_them(
     prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:

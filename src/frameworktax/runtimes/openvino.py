@@ -149,6 +149,9 @@ class OpenVino(ArtifactRuntime):
             converted = openvino.convert_model(export.program(batches))
             if len(converted.inputs) != len(export.names):
                 raise WorkerError("failed", "OpenVINO's conversion lost an input of the model")
+            if any(port.element_type == openvino.Type.bf16 for port in converted.outputs):
+                text = "OpenVINO's Python cannot read outputs in bfloat16; return float32"
+                raise WorkerError("unavailable", text)
             openvino.save_model(converted, file, compress_to_fp16=False)
 
         return export.save("xml", write)
