@@ -531,6 +531,19 @@ def test_threads_are_pinned(tmp_path: Path) -> None:
     assert done.stdout == "2 1\n1 1\n"
 
 
+def test_a_program_may_have_its_own_threads_between_operators() -> None:
+    code = (
+        "import torch\n"
+        "from frameworktax.runtimes.base import Target\n"
+        "from frameworktax.runtimes.torch_common import configure\n"
+        "torch.set_num_interop_threads(2)\n"
+        "configure(Target(threads=1))\n"
+        "print(torch.get_num_threads(), torch.get_num_interop_threads())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 2\n"
+
+
 def test_flatten_keeps_order_and_refuses_nothing() -> None:
     a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
     assert [len(t) for t in flatten({"z": c, "a": (a, None, [b, 5])})] == [3, 1, 2]

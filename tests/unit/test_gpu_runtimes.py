@@ -397,9 +397,9 @@ def torch(monkeypatch):
     fake = SimpleNamespace(
         backends=SimpleNamespace(cudnn=SimpleNamespace(allow_tf32=True)),
         cuda=cuda,
-        get_num_interop_threads=lambda: 1,
         inference_mode=nullcontext,
         set_float32_matmul_precision=lambda kind: None,
+        set_num_interop_threads=lambda threads: None,
         set_num_threads=lambda threads: None,
     )
     monkeypatch.setitem(sys.modules, "torch", fake)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -54,7 +55,9 @@ def configure(target: Target) -> None:
     import torch
 
     torch.set_num_threads(target.threads)
-    if torch.get_num_interop_threads() != 1:  # settable once, and only before the pool starts
+    # Settable once: a program that loads a deployment may have its own, which only forks within
+    # TorchScript use.
+    with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
     if target.is_cuda:
         torch.cuda.set_device(target.device)
