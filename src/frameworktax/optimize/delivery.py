@@ -32,8 +32,9 @@ from frameworktax.measure.worker import Server
 from frameworktax.models.ragged import MASK
 from frameworktax.models.user import Live, send
 from frameworktax.optimize.blocks import readme, triple
-from frameworktax.optimize.race import Candidate, by_shape, candidate, gain_text
+from frameworktax.optimize.race import Candidate, by_shape, candidate
 from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Parity, Point, Run, Workload
+from frameworktax.report.words import factor
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import FOLDER, Artifact
 from frameworktax.runtimes.base import Target
@@ -495,7 +496,7 @@ def unconfirmed(one: Candidate) -> str:
     """Return why what was delivered is not proven faster than eager; empty where it is."""
     if one.gain is None or one.gain.low > 1:
         return one.reason
-    why = f"its gain is not proven: {gain_text(one.gain)}"
+    why = f"its gain is not proven: {factor(one.gain)}"
     return f"{why}; give a longer --time-budget" if one.gain.high > 1 else why
 
 

@@ -117,7 +117,7 @@ def after_heats(found: Iterable[Candidate], aim: str = "latency") -> list[Candid
         if gain is None or best is None:
             judged.append(one)
         elif gain.high <= 1:
-            judged.append(one.out(f"slower than eager in the heats: {gain_text(gain)}"))
+            judged.append(one.out(f"slower than eager in the heats: {factor(gain)}"))
         elif len(ahead) == FINALISTS or (
             aim == "latency" and gain.value < BEHIND * best.value and gain.high < best.low
         ):
@@ -142,9 +142,9 @@ def after_final(found: Iterable[Candidate], aim: str = "latency") -> list[Candid
         for one in group:
             ratio = over.get(one.runtime)
             if one.gain is not None and one.is_in and one.gain.value <= 1:
-                one = one.out(f"not faster than eager: {gain_text(one.gain)}")
+                one = one.out(f"not faster than eager: {factor(one.gain)}")
             elif one.is_in and ratio is not None and ratio.low > 1:
-                one = one.slower(f"takes {gain_text(ratio)} as long as {order[0].runtime}")
+                one = one.slower(f"takes {factor(ratio)} as long as {order[0].runtime}")
             judged.append(one)
     return judged
 
@@ -191,10 +191,9 @@ def after_proof(
     failed = {workload for workload, _ in failures}
     left = []
     for one in found:
-        why = failures.get(one.pair)
-        is_unproven = one.is_in and one.gain is not None and one.gain.low <= 1
-        if why is None and one.workload in failed and is_unproven:
-            why = f"not proven faster than eager: {gain_text(one.gain)}"
+        why, gain = failures.get(one.pair), one.gain
+        if why is None and one.workload in failed and one.is_in and gain and gain.low <= 1:
+            why = f"not proven faster than eager: {factor(gain)}"
         left.append(one.out(why) if why else one)
     return [
         replace(one, reason="") if one.is_reserve and not any(o.is_in for o in group) else one
@@ -264,7 +263,7 @@ def _judged(
     ratio = _over([winner, one]).get(one.runtime) if aim == "latency" else None
     if ratio is None or ratio.low <= 1:  # what decided is the gain
         return one.out(f"{_shown(one, aim)}, {winner.runtime} {_shown(winner, aim)}")
-    return one.out(f"takes {gain_text(ratio)} as long as {winner.runtime}")
+    return one.out(f"takes {factor(ratio)} as long as {winner.runtime}")
 
 
 def by_shape(found: Iterable[Candidate]) -> dict[Workload, list[Candidate]]:
@@ -311,7 +310,7 @@ def _cost(one: Candidate, aim: str) -> float:
 def _shown(one: Candidate, aim: str) -> str:
     """Return what the race is for, in words."""
     cost = _cost(one, aim)
-    if math.isinf(cost):
+    if one.gain is None or math.isinf(cost):
         return f"{aim} not measured"
     if aim == "memory":
         return f"needs {size_text(int(cost))}"
@@ -319,7 +318,7 @@ def _shown(one: Candidate, aim: str) -> str:
         return f"starts in {duration(cost)}"
     if aim == "throughput":
         return f"{1e9 * one.workload.batch / cost:.4g} samples/s"
-    return f"gained {gain_text(one.gain)}"
+    return f"gained {factor(one.gain)}"
 
 
 def _packages(runtime: str) -> set[str]:
@@ -332,8 +331,3 @@ def _complexity(one: Candidate, needed: Collection[str]) -> tuple[int, float, fl
     unknown = math.inf
     start_ns = unknown if one.start_ns is None else one.start_ns
     return len(further), unknown if size is None else size, start_ns, one.runtime
-
-
-def gain_text(gain: Estimate | None) -> str:
-    """Return a ratio with its interval."""
-    return "longer, by how much is unknown," if gain is None else factor(gain)
