@@ -51,10 +51,9 @@ if TYPE_CHECKING:
     from frameworktax.runtimes.serving import Deployment
 
 BUDGET_S = 300.0
-SHARES = (0.25, 1.0, 0.3)
+HEATS, PROOF = 0.25, 0.3
 """Of the time for measuring: the heats, or until every runtime at every shape was measured once;
-the final, of what is left until the proof of the gain; and that proof. The rest is the run-off's.
-"""
+and the proof of the gain. The rest is the final's, and what that leaves the run-off's."""
 MORE = 2
 """Times as many processes in the run-off: they differ, and more blocks of the same show no more."""
 COARSE = 0.1
@@ -277,10 +276,10 @@ def _raced(
     pairs = [(workload, name) for workload in asked.workloads for name in names]
     found: list[Candidate] = []
     stages: list[Run] = []
-    left_s = (1 - SHARES[2]) * asked.time_budget
+    left_s = (1 - PROOF) * asked.time_budget
     if len(names) > race.FINALISTS:
         say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
-        heats_s = SHARES[0] * asked.time_budget
+        heats_s = HEATS * asked.time_budget
         coarse = {"processes": 1, "until": COARSE, "precise_s": heats_s}
         heats = _stored(asked, pairs)
         if heats is None:
@@ -295,7 +294,7 @@ def _raced(
         for shape in dict.fromkeys(w for w, _ in pairs):
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
-        stages.append(_race(asked, pairs, SHARES[1] * left_s, reporter))
+        stages.append(_race(asked, pairs, left_s, reporter))
         left_s -= seconds(stages[-1])
         together = _together(asked, stages)
         found = race.after_final([*found, *race.candidates(pairs, *together)], asked.aim)
@@ -505,7 +504,7 @@ def _deliver(
             slower = set()
             if not delivery.failures:
                 prover.rest()
-                given = {"points": delivery.points(), "budget_s": SHARES[2] * asked.time_budget}
+                given = {"points": delivery.points(), "budget_s": PROOF * asked.time_budget}
                 proof = delivery.confirm(_measured(asked, reporter, deployment=folder, **given))
                 found = race.as_delivered(found, delivery.measured)
                 best = {one.pair for one in race.decide(found, asked.aim) if one.won}
