@@ -285,14 +285,20 @@ def test_ids_stay_inside_the_table_they_look_up(tmp_path) -> None:
 
     make, proto = onnx.helper, onnx.TensorProto
     graph = make.make_graph(
-        [make.make_node("Gather", ["table", "input_ids"], ["y"])],
+        [
+            make.make_node("Gather", [table, "input_ids"], [y])
+            for table, y in (("table", "y"), ("larger", "z"))
+        ],
         "embedding",
         [
             make.make_tensor_value_info("input_ids", proto.INT64, ["n", "t"]),
             make.make_tensor_value_info("attention_mask", proto.INT64, ["n", "t"]),
         ],
-        [make.make_tensor_value_info("y", proto.FLOAT, ["n", "t", 2])],
-        [onnx.numpy_helper.from_array(np.ones((9, 2), np.float32), "table")],
+        [make.make_tensor_value_info(y, proto.FLOAT, ["n", "t", 2]) for y in "yz"],
+        [
+            onnx.numpy_helper.from_array(np.ones((rows, 2), np.float32), table)
+            for rows, table in ((9, "table"), (20, "larger"))
+        ],
     )
     opset = [make.make_opsetid("", 17)]
     path = tmp_path / "ids.onnx"

@@ -139,13 +139,14 @@ def _sizes(path: Path, name: str, shape: Shape, batch: int, workload: Workload) 
 
 
 def _vocabularies(model: Any) -> dict[str, int]:
-    """Return the rows of the table that an input looks up, for inputs that do so at once."""
+    """Return the rows of the smallest table that an input looks up, where it does so at once."""
     rows = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if tensor.dims}
-    return {
-        node.input[1]: rows[node.input[0]]
-        for node in model.graph.node
-        if node.op_type == "Gather" and len(node.input) == 2 and node.input[0] in rows
-    }
+    found: dict[str, int] = {}
+    for node in model.graph.node:
+        if node.op_type == "Gather" and len(node.input) == 2 and node.input[0] in rows:
+            table, ids = node.input
+            found[ids] = min(rows[table], found.get(ids, rows[table]))
+    return found
 
 
 def _draw(name: str, kind: int, sizes: list[int], vocabulary: int | None, generator: Any) -> Any:
