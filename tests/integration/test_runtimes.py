@@ -23,7 +23,7 @@ from frameworktax.host.cache import cache_folder
 from frameworktax.measure.parity import TOLERANCE
 from frameworktax.models.base import Inputs, Model, draw
 from frameworktax.records import FLOOR, Workload
-from frameworktax.runtimes.artifacts import Artifact
+from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded
 from frameworktax.runtimes.base import LOWER, Target
 from frameworktax.runtimes.deployment import tree
 from frameworktax.runtimes.serving import builder
@@ -552,6 +552,14 @@ def test_flatten_keeps_order_and_refuses_nothing() -> None:
     arrays = to_arrays((torch.tensor([True]), torch.tensor([1 + 2j]), a.bfloat16()))
     assert [array.tolist() for array in arrays] == [[1], [[1.0, 2.0]], [1.0]]
     assert [str(array.dtype) for array in arrays] == ["int64", "float64", "float64"]
+
+
+def test_arrays_of_every_type_are_compared_as_numbers() -> None:
+    narrow = pytest.importorskip("ml_dtypes").bfloat16
+    given = [np.array([1 + 2j], np.complex64), np.array([1.5], narrow), np.array([True])]
+    arrays = ArtifactLoaded.outputs(None, given)
+    assert [array.tolist() for array in arrays] == [[[1.0, 2.0]], [1.5], [1]]
+    assert [str(array.dtype) for array in arrays] == ["float64", "float64", "int64"]
 
 
 # --- delivered engines, on any values ---------------------------------------------------------

@@ -279,13 +279,12 @@ class ArtifactLoaded(Loaded):
         """Make the engine ready, before any batch size is bound; by default there is nothing."""
 
     def outputs(self, result: Iterable[Any]) -> list[np.ndarray]:
-        """Return copies of a call's arrays."""
+        """Return copies of a call's arrays; complex numbers as pairs."""
         import numpy as np
 
-        return [
-            array.astype(np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64)
-            for array in result
-        ]
+        pairs = (np.stack([a.real, a.imag], -1) if np.iscomplexobj(a) else a for a in result)
+        # What numpy does not know, as JAX's bfloat16, is of floats.
+        return [a.astype(np.int64 if a.dtype.kind in "biu" else np.float64) for a in pairs]
 
     def serve(self, batch: int | None) -> Serve:
         """Return a function from inputs in the artefact's order to outputs in the module's.
