@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ from frameworktax.errors import WorkerError
 from frameworktax.host.machine import missing_compiler
 from frameworktax.models.base import Model
 from frameworktax.models.generate import Loop
+from frameworktax.models.libraries import not_installed
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import ArtifactRuntime, Export, TorchArtifactLoaded
 from frameworktax.runtimes.base import Loaded, Target
@@ -42,12 +42,8 @@ class CompiledRuntime(TorchRuntime):
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing, the compiler included."""
-        reason = super().missing(target)
-        if reason is None and (lacking := missing_compiler()):
-            return "; ".join(lacking)
-        if reason is None and target.is_cuda and importlib.util.find_spec("triton") is None:
-            return "triton not installed; pip install triton"
-        return reason
+        reason = super().missing(target) or "; ".join(missing_compiler() or ())
+        return reason or (not_installed(["triton"], "") if target.is_cuda else None)
 
 
 class Inductor(CompiledRuntime):
