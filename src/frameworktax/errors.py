@@ -125,8 +125,8 @@ def write_text(path: Path, text: str | bytes) -> None:
         if begun:
             path.unlink()
         raise UsageError(
-            f"cannot write {path}: {error.strerror}; what was measured is kept: "
-            "free space, or name another file, and run the same command again"
+            f"cannot write {path}: {error.strerror}; free space, or name another file, and run "
+            "the same command again: what a store has is kept"
         ) from error
 
 

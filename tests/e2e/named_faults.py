@@ -146,7 +146,7 @@ def disk_full_for_the_document(folder: Path) -> Ending:
     words = (*QUICK, "--json", "small/run.json")
     code, error = ended(start(folder, *words, prefix=place.prefix, before=place.before))
     ending = hit("disk full: document", place, code, message_of(error))
-    said = f"cannot write small/run.json: {place.refuses}; what was measured is kept"
+    said = f"cannot write small/run.json: {place.refuses}; free space"
     assert code == 2 and said in ending.message, error
     take_out(folder / "small")
     assert not (folder / "small" / "run.json").exists(), "half a document was left"

@@ -87,13 +87,24 @@ def rows_of(text, name):
     return [line.split() for line in text.splitlines() if line.startswith(f"{name} ")]
 
 
-def test_tables_are_printed_before_a_page_that_cannot_be_written(
-    run, tmp_path, monkeypatch, capsys
-):
+def test_tables_are_printed_where_a_file_cannot_be_written(run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(html, "MOST", 0)
     with pytest.raises(UsageError, match="too many"):
         Output(None, tmp_path / "page.html").run(run)
     assert "torchscript" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="/dev/full"):
+        Output("/dev/full").deliver({}, "", [blocks.Text("what was seen")])
+    assert "what was seen" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_costs_no_file(run, tmp_path, monkeypatch):
+    def left(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Output, "blocks", left)
+    with pytest.raises(BrokenPipeError):
+        Output(str(tmp_path / "run.json"), tmp_path / "run.md").run(run)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.md"]
 
 
 def test_terminal_shows_words_where_the_width_allows_and_letters_where_not(run):

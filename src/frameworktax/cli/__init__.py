@@ -118,7 +118,7 @@ def main() -> None:
         into_nothing(1)
         fail(
             f"cannot write {error.filename or 'the output'}: {error.strerror}; free space, and "
-            "run the same command again: what was measured is kept",
+            "run the same command again: what a store has is kept",
             2,
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no verdict

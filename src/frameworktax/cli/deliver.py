@@ -1,7 +1,8 @@
 """What every verb does with its result: check the files first, write them, then print.
 
 Output may have no reader any more, one that is stuck, or a full disk: each ends with one line at
-most, and its own exit code.
+most, and its own exit code. A reader that leaves costs no file, and a file that cannot be written
+does not cost the tables.
 """
 
 from __future__ import annotations
@@ -115,12 +116,14 @@ class Output:
 
     def deliver(self, data: Any, title: str, blocks: Sequence[Block]) -> None:
         """Write a document, and blocks as the page, where that was asked for; print the blocks."""
-        self.document(data)
-        if self._report:
-            from frameworktax.report.html import write_page
+        try:
+            self.document(data)
+            if self._report:
+                from frameworktax.report.html import write_page
 
-            write_page(self._report, title, blocks)
-        self.blocks(blocks)
+                write_page(self._report, title, blocks)
+        finally:
+            self.blocks(blocks)
 
     def line(self, text: str) -> None:
         """Print a line."""
@@ -143,9 +146,11 @@ class Output:
         from frameworktax.report.run_blocks import run_blocks
         from frameworktax.report.words import points_text
 
-        if self.prints:  # first: a file that cannot be written leaves the tables
-            self.blocks(run_blocks(run, folded=self._verbose))
-        self.files(run)
+        try:
+            self.files(run)
+        finally:
+            if self.prints:
+                self.blocks(run_blocks(run, folded=self._verbose))
         kept = [points_text(run.points)] if store and run.points is not None else []
         places = {"samples": store, "document": self._json_file, "report": self._report}
         kept += [f"{what} in {place}" for what, place in places.items() if place]

@@ -138,9 +138,11 @@ def attach_command(
     with ended_softly() as came, Observation(number) as observed:
         _observe(observed, limit_s, came, AttachView(console(stderr=True), quiet=quiet))
         found = observed.finish()
-    if output is not None:
-        write_text(output, collapsed(found))
-    out.deliver(dump(found), found.headline, program_blocks(found))
+    try:
+        if output is not None:
+            write_text(output, collapsed(found))
+    finally:
+        out.deliver(dump(found), found.headline, program_blocks(found))
     # Ctrl-C is the way to end what has no duration.
     if came and (came[0] != signal.SIGINT or limit_s is not None):
         raise typer.Exit(128 + came[0])
