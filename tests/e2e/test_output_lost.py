@@ -49,6 +49,13 @@ def test_a_closed_output_is_no_fault_and_its_words_go_nowhere_else(tmp_path, clo
     assert (done.returncode, done.stdout) == (code, b"")
 
 
+def test_a_study_that_has_no_room_is_no_empty_file(tmp_path):
+    command = f"ulimit -f 0; {sys.executable} -m frameworktax init"
+    done = subprocess.run(command, shell=True, capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_early_interrupt_is_said():
     """Ctrl-C while a command still imports what it needs."""
     early = (

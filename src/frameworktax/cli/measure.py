@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -166,13 +167,9 @@ def init(
     """
     from frameworktax.sweep.study import TEMPLATE
 
-    try:
-        with file.open("x", encoding="utf-8") as output:
-            output.write(TEMPLATE.read_text(encoding="utf-8"))
-    except FileExistsError as error:
-        raise UsageError(f"{file} exists; name another file") from error
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}; name another file") from error
+    if os.path.lexists(file):
+        raise UsageError(f"{file} exists; name another file")
+    write_text(file, TEMPLATE.read_text(encoding="utf-8"))
     print(f"written: {file}; next: frameworktax sweep {file} --dry-run")
 
 
