@@ -173,14 +173,15 @@ class Recorder:
             offset = 8 * self.words
             try:
                 if self.words + words > MOST_WORDS:
-                    raise OSError("more calls than are noted of one process")
+                    raise OSError("there are more than are noted of one process")
                 room = self.mapped(8 * words, offset)
                 self.words += words
             except OSError as error:
                 room = bytearray(8 * words)
                 if not self.full:
                     self.full = True
-                    self.say({"full": str(error)})
+                    reason = error.strerror or str(error)
+                    self.say({"full": f"its later calls are missing: {reason}"})
         found = memoryview(room).cast("q")
         found[1], found[2] = kind, get_native_id()
         found[0] = words
