@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -581,9 +582,12 @@ def test_a_recording_without_functions_has_a_reason(
     assert FakePySpy.last.signals == [signal.SIGINT] + [signal.SIGKILL] * hangs
 
 
-def test_a_recording_that_is_left_is_killed(machine, fake_py_spy):
+def test_a_recording_that_is_left_is_killed(machine, fake_py_spy, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "frameworktax-py-spy-killed").mkdir()
     with py_spy.FunctionRecording(PID, machine.root):
-        pass
+        (folder,) = tmp_path.glob("frameworktax-py-spy-*")
+        assert FakePySpy.last.output.parent == folder
     assert FakePySpy.last.signals == [signal.SIGKILL]
 
 

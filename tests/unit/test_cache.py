@@ -1,6 +1,7 @@
 """The cache: this user's alone, by last use, and never what a store from elsewhere brings along."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from frameworktax.host.cache import (
     own_entry,
     private_file,
     prune_cache,
+    temporary_folder,
 )
 from frameworktax.measure import orphans
 from frameworktax.measure.known import KnownModels
@@ -152,6 +154,18 @@ def test_what_a_dead_session_left_is_removed_and_a_living_ones_is_not(tmp_path):
     os.close(held)
     orphans.end_of_dead(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_folder_of_a_killed_command_is_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, other = tmp_path / "x-dead", tmp_path / "y-dead"
+    for folder in (dead, other):
+        folder.mkdir()
+        (folder / "file").write_text("x")
+    with temporary_folder("x-") as first, temporary_folder("x-") as second:
+        assert {*tmp_path.iterdir()} == {first, second, other}
+        assert first.stat().st_mode & 0o077 == 0
+    assert [*tmp_path.iterdir()] == [other]
 
 
 def test_it_loses_what_was_not_used_for_longest(tmp_path):

@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -1114,7 +1115,10 @@ def test_the_headline_counts_all_threads_that_call(tmp_path, monkeypatch):
     ended = launch.Ended(1, 0, 0, 10, None, True, 0, "not allowed")
     monkeypatch.setattr(launch, "run", lambda *_, **__: ended)
     monkeypatch.setattr(observed, "sections", lambda *_, **__: many)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "frameworktax-run-killed").mkdir()
     program = running.run_program(str(tmp_path / "a.py"), [])
+    assert not list(tmp_path.glob("frameworktax-run-*"))
     assert program.sections == tuple(many)
     assert "in 40 of 41 threads" in program.headline
 

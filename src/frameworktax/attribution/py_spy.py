@@ -9,10 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 
+from frameworktax.host.cache import temporary_folder
 from frameworktax.host.machine import read_int
 
 Functions = dict[tuple[str, str], tuple[int, int]]
@@ -92,19 +93,21 @@ class FunctionRecording:
         self._pid = pid
         threads = sum(1 for _ in (root / f"proc/{pid}/task").iterdir())
         rate = max(1, min(FUNCTIONS_HZ, STACKS_HZ // threads))  # py-spy has no lower one than 1
-        self._folder = tempfile.TemporaryDirectory(prefix="frameworktax-py-spy-")
-        self._output = Path(self._folder.name) / "functions.raw"
-        self._process = subprocess.Popen(
-            [
-                _executable() or "py-spy", "record", "--pid", str(pid), "--nonblocking",
-                "--threads", "--subprocesses", "--function", "--full-filenames",
-                "--rate", str(rate), "--format", "raw", "--output", str(self._output),
-            ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for this process, which ends it
-            # it ends with its parent, however that ends
-            preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
-        )  # fmt: skip
+        with ExitStack() as ends:
+            folder = ends.enter_context(temporary_folder("frameworktax-py-spy-"))
+            self._output = folder / "functions.raw"
+            self._process = subprocess.Popen(
+                [
+                    _executable() or "py-spy", "record", "--pid", str(pid), "--nonblocking",
+                    "--threads", "--subprocesses", "--function", "--full-filenames",
+                    "--rate", str(rate), "--format", "raw", "--output", str(self._output),
+                ],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for this process, which ends it
+                # it ends with its parent, however that ends
+                preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            )  # fmt: skip
+            self._ends = ends.pop_all()
 
     def stop(self) -> tuple[dict[int, Functions], str | None]:
         """Return what ``parse_functions`` found, and why it is nothing."""
@@ -128,4 +131,4 @@ class FunctionRecording:
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
-        self._folder.cleanup()
+        self._ends.close()

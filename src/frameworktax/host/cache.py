@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -229,6 +230,24 @@ def remove_of_dead(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Yield a new private folder in ``$TMPDIR``, and remove it.
+
+    Where this process is killed the next one that asks for the same ``prefix`` removes it.
+    """
+    above = Path(tempfile.gettempdir())
+    for dead in above.glob(f"{prefix}*"):
+        remove_of_dead(dead)
+    folder = above / f"{prefix}{os.urandom(8).hex()}"
+    held = hold(folder)
+    try:
+        yield folder
+    finally:
+        os.close(held)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def entries(cache: Path) -> list[Entry]:

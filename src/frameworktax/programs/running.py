@@ -11,6 +11,7 @@ from pathlib import Path
 from frameworktax.analysis.advice import determined
 from frameworktax.analysis.estimates import duration, percent, share_texts
 from frameworktax.errors import UsageError, check_known, check_suffix, counted
+from frameworktax.host.cache import temporary_folder
 from frameworktax.programs import inputs, launch, observed
 from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
@@ -56,8 +57,7 @@ def run_program(
     command = launch.command(program, arguments, module=module)
     if record is not None and record.exists() and record.resolve() == Path(program).resolve():
         raise UsageError(f"--record-inputs {record} is the program itself; name another file")
-    with tempfile.TemporaryDirectory(prefix="frameworktax-run-", ignore_cleanup_errors=True) as at:
-        folder = Path(at)
+    with temporary_folder("frameworktax-run-") as folder:
         noting = "" if record is None else "values" if values else "shapes"
         ended = launch.run(command, folder, by=by, inputs=noting)
         noted = observed.read_notes(folder)

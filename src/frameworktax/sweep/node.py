@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import metadata
-from pathlib import Path
 from platform import python_version
 from typing import NamedTuple
 
 from frameworktax.errors import FrameworktaxError
-from frameworktax.host.cache import hold, remove_of_dead
+from frameworktax.host.cache import temporary_folder
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.reporter import Reporter
 from frameworktax.sweep.executor import Done, Job, LocalExecutor, lost
@@ -75,10 +73,8 @@ class NodeHost:
     def __init__(self, command: Sequence[str], wanted: Mapping[str, str | None]) -> None:
         self._command = tuple(command)
         self._wanted = wanted
-        for dead in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-            remove_of_dead(dead)
-        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # 0700
-        self._held = hold(self._folder)
+        self._ends = ExitStack()
+        self._folder = self._ends.enter_context(temporary_folder(PREFIX))
         os.chdir(self._folder)  # where measuring processes look for the user's own models
         for name in SET_BY_RAY:
             os.environ.pop(name, None)
@@ -115,8 +111,7 @@ class NodeHost:
 
     def stop(self) -> None:
         """Remove the folder; the actor is ended next, and with it what measures."""
-        os.close(self._held)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._ends.close()
 
     def _measure(self, job: Job, code: Mapping[str, str]) -> Done:
         for name, own in versions().items():
