@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -407,6 +408,30 @@ def test_what_a_child_starts_is_followed_where_its_own_parent_has_ended(machine)
 def test_a_process_is_named_by_its_program_and_script(words, name):
     found = target.Target(PID, PID, 1, 77, ("/usr/bin/python", *words))
     assert f"({name}):" in attach._headline(found, None, 0, 1)
+
+
+@pytest.mark.parametrize("step", ["communicate", "take"])
+def test_what_runs_on_after_the_observation_is_no_part_of_it(
+    machine, fake_py_spy, monkeypatch, step
+):
+    monkeypatch.setattr(attach, "probe", lambda: None)
+    machine.process(name="python3.12")
+    stat = (machine.root / f"proc/{PID}/stat").read_text()
+    ran = stat.replace("0 " * 5 + "77", "300 " + "0 " * 4 + "77")
+    ended_ns = []
+
+    def slow(self, *_, **__):
+        machine.write(stat=ran)
+        ended_ns.append(time.perf_counter_ns())
+        return original(self)
+
+    place = {"communicate": FakePySpy, "take": attach._Observed}[step]
+    original = getattr(place, step)
+    with Observation(PID, root=machine.root) as observation:
+        monkeypatch.setattr(place, step, slow)
+        found = observation.finish()
+    assert not found.notes
+    assert observation._begin_ns + found.wall_ns < ended_ns[0]
 
 
 @pytest.mark.parametrize(("ticks", "unseen"), [(3, False), (300, True)])

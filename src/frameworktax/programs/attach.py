@@ -436,6 +436,8 @@ class Observation:
         if self._fault is not None:
             raise self._fault
         window: Counter[Leaf] = Counter()
+        # First: they run on while their samples are placed.
+        spent_ns, took_ns = self._spent(), time.perf_counter_ns() - self._begin_ns
         every = list(self._processes.values())
         for one in every:
             window.update(one.take())
@@ -443,8 +445,7 @@ class Observation:
         self._seen.add(window)
         if not self._first.sampler.is_ended:  # what it has waited for ends with it
             known_ns = cpu_ns + sum(one.sampler.unseen_cpu_ns or 0 for one in every)
-            self._unseen_ns = self._spent() - self._spent_ns - known_ns
-        took_ns = time.perf_counter_ns() - self._begin_ns
+            self._unseen_ns = spent_ns - self._spent_ns - known_ns
         sections = [section for one in every for section in one.sections()]
         has_device = any(one.has_device for one in every)
         share = None if has_device else self._seen.tax_share(self._per)
@@ -482,16 +483,23 @@ class Observation:
     def finish(self) -> Program:
         """Observe no longer; return all that is known."""
         self._stop()
+        found = self.update()  # at once: it runs on while py-spy ends
+        every = self._processes.values()
         if self._recording is not None:
-            found, self._missing = self._recording.stop()
-            for one in self._processes.values():
+            read, self._missing = self._recording.stop()
+            for one in every:
                 functions = [
                     Function(name=name, file=file, own=own, total=total)
-                    for (name, file), (own, total) in found.get(one.target.pid, {}).items()
+                    for (name, file), (own, total) in read.get(one.target.pid, {}).items()
                 ]
                 functions.sort(key=lambda function: (-function.own, -function.total))
                 one.functions = tuple(functions[:FUNCTIONS])
-        return replace(self.update(), environment=this_environment())
+        return replace(
+            found,
+            observer_cpu_ns=_own_cpu_ns() - self._cpu_ns,
+            processes=tuple(one.process(self._missing) for one in every),
+            environment=this_environment(),
+        )
 
 
 def _headline(
