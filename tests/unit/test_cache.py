@@ -158,14 +158,14 @@ def test_what_a_dead_session_left_is_removed_and_a_living_ones_is_not(tmp_path):
 
 def test_a_temporary_folder_of_a_killed_command_is_removed_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead, other = tmp_path / "x-dead", tmp_path / "y-dead"
-    for folder in (dead, other):
+    dead, other, named = (tmp_path / name for name in (f"x-{'0d' * 8}", "y-dead", "x-results"))
+    for folder in (dead, other, named):
         folder.mkdir()
         (folder / "file").write_text("x")
     with temporary_folder("x-") as first, temporary_folder("x-") as second:
-        assert {*tmp_path.iterdir()} == {first, second, other}
+        assert {*tmp_path.iterdir()} == {first, second, other, named}
         assert first.stat().st_mode & 0o077 == 0
-    assert [*tmp_path.iterdir()] == [other]
+    assert {*tmp_path.iterdir()} == {other, named}
 
 
 def test_it_loses_what_was_not_used_for_longest(tmp_path):

@@ -1116,7 +1116,7 @@ def test_the_headline_counts_all_threads_that_call(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "run", lambda *_, **__: ended)
     monkeypatch.setattr(observed, "sections", lambda *_, **__: many)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "frameworktax-run-killed").mkdir()
+    (tmp_path / f"frameworktax-run-{'0d' * 8}").mkdir()
     program = running.run_program(str(tmp_path / "a.py"), [])
     assert not list(tmp_path.glob("frameworktax-run-*"))
     assert program.sections == tuple(many)

@@ -239,7 +239,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     Where this process is killed the next one that asks for the same ``prefix`` removes it.
     """
     above = Path(tempfile.gettempdir())
-    for dead in above.glob(f"{prefix}*"):
+    for dead in above.glob(prefix + "[0-9a-f]" * 16):  # no folder that a person has named
         remove_of_dead(dead)
     folder = above / f"{prefix}{os.urandom(8).hex()}"
     held = hold(folder)
