@@ -16,7 +16,7 @@ import pytest
 import torch
 from attempts import in_attempts
 
-from frameworktax.attribution import call_stacks, operators, probe
+from frameworktax.attribution import call_stacks, operators, perf_event, probe
 from frameworktax.attribution.layers import (
     OUTSIDE,
     PERIOD_NS,
@@ -26,7 +26,7 @@ from frameworktax.attribution.layers import (
 )
 from frameworktax.attribution.operators import attribute_operators
 from frameworktax.attribution.perf_event import PerfEventSampler
-from frameworktax.attribution.sampler import Ticks
+from frameworktax.attribution.sampler import Ticks, drawn_period_ns
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
@@ -250,18 +250,23 @@ def test_a_function_compiled_around_modules_has_no_layers():
 @needs_samples
 def test_the_period_of_samples_by_layer_is_varied(monkeypatch):
     """From the first call on; the middle of it would come once in 147,000 times."""
-    periods, vary = [], PerfEventSampler.vary
+    called, drawn, vary = [], [], PerfEventSampler.vary
 
     def noted(sampler):
+        called.append(sampler)
         vary(sampler)
-        periods.append(sampler.period_ns)
+
+    def draw(period_ns):
+        drawn.append(drawn_period_ns(period_ns))
+        return drawn[-1]
 
     monkeypatch.setattr(PerfEventSampler, "vary", noted)
+    monkeypatch.setattr(perf_event, "drawn_period_ns", draw)
     model, x = torch.nn.Linear(4, 4), torch.zeros(1, 4)
     found = attribute_modules(lambda: model(x), model, duration_ns=10_000_000)
-    assert len(periods) == found["calls"]
-    assert periods[0] != PERIOD_NS
-    assert found["period_ns"] == periods[-1]
+    assert len(called) == found["calls"]
+    assert drawn and drawn[0] != PERIOD_NS
+    assert found["period_ns"] == PERIOD_NS
 
 
 class Spin(torch.nn.Module):
