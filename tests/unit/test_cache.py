@@ -14,7 +14,7 @@ from frameworktax.host.cache import (
     alone,
     cache_folder,
     entries,
-    hold,
+    holding,
     is_own,
     keep_from_pruning,
     own_entry,
@@ -146,13 +146,12 @@ def test_what_is_kept_is_closed_to_others_whatever_the_umask(tmp_path):
 def test_what_a_dead_session_left_is_removed_and_a_living_ones_is_not(tmp_path):
     dead, alive = tmp_path / "scratch-dead", tmp_path / "scratch-alive"
     for folder in (dead, alive):
-        os.close(hold(folder))
+        folder.mkdir()
         (folder / "file").write_text("x")
-    held = hold(alive)
-    orphans.end_of_dead(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["scratch-alive"]
-    os.close(held)
-    orphans.end_of_dead(tmp_path)
+    with holding(alive):
+        orphans.end_of_dead(tmp_path)
+        assert [p.name for p in tmp_path.iterdir()] == ["scratch-alive"]
+        assert (alive / "file").exists()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,6 +252,6 @@ def test_a_folder_that_is_removed_before_it_is_held_is_made_again(tmp_path, monk
         return locked(path, how)
 
     monkeypatch.setattr(cache, "_locked", removed_first)
-    os.close(cache.hold(folder))
-    assert folder.is_dir()
+    with holding(folder):
+        assert folder.is_dir()
     assert len(calls) == 2

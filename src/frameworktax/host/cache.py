@@ -206,11 +206,18 @@ def _locked(folder: Path, how: int) -> int:
     return descriptor
 
 
-def hold(folder: Path) -> int:
-    """Make a folder and return a descriptor that shows that its maker lives.
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[Path]:
+    """Make a folder, show inside that its maker lives, and remove it."""
+    descriptor = _held(folder)
+    try:
+        yield folder
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
 
-    Close it before the folder is removed.
-    """
+
+def _held(folder: Path) -> int:
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         # Another session may remove it meanwhile as a dead one's.
@@ -222,7 +229,7 @@ def hold(folder: Path) -> int:
 
 
 def remove_of_dead(folder: Path) -> None:
-    """Remove a folder whose maker, see ``hold``, has ended; where that is not known it stays."""
+    """Remove a folder whose maker, see ``holding``, has ended; where that is not known it stays."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -241,13 +248,8 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     above = Path(tempfile.gettempdir())
     for dead in above.glob(prefix + "[0-9a-f]" * 16):  # no folder that a person has named
         remove_of_dead(dead)
-    folder = above / f"{prefix}{os.urandom(8).hex()}"
-    held = hold(folder)
-    try:
+    with holding(above / f"{prefix}{os.urandom(8).hex()}") as folder:
         yield folder
-    finally:
-        os.close(held)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def entries(cache: Path) -> list[Entry]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from frameworktax.errors import StoreError
-from frameworktax.host.cache import VARIABLE, hold, keep_from_pruning, remove_of_dead
+from frameworktax.host.cache import VARIABLE, holding, keep_from_pruning, remove_of_dead
 
 MEASURES = b"frameworktax.measure.worker"
 NAME = "scratch-"
@@ -54,9 +53,9 @@ def scratch(cache: Path, folder: Path | None = None) -> Iterator[Path]:
     """
     if folder is None:
         folder = cache.resolve() / f"{NAME}{os.urandom(4).hex()}"
-    with keep_from_pruning(cache):
+    with keep_from_pruning(cache), contextlib.ExitStack() as ends:
         try:
-            held = hold(folder)
+            ends.enter_context(holding(folder))
         except OSError as error:
             raise StoreError(
                 f"cannot write in the cache {cache}: {error.strerror}; "
@@ -66,8 +65,6 @@ def scratch(cache: Path, folder: Path | None = None) -> Iterator[Path]:
             yield folder
         finally:
             end(folder)
-            os.close(held)
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def find(folder: Path) -> list[Process]:

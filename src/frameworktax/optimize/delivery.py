@@ -15,7 +15,7 @@ import platform
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from frameworktax import comparing, host, runtimes
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
-from frameworktax.host.cache import hold, remove_of_dead
+from frameworktax.host.cache import holding, remove_of_dead
 from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Drawn
@@ -96,16 +96,13 @@ def staged(output: Path) -> Iterator[Path]:
         UsageError: nothing can be written there, or another run makes the same.
     """
     folder = output.parent.resolve() / f".{output.name}-{os.urandom(4).hex()}.partial"
-    with writing(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        _tidy(output)
-        folder.mkdir(mode=0o755)
-        held = hold(folder)
-    try:
+    with ExitStack() as ends:
+        with writing(output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            _tidy(output)
+            folder.mkdir(mode=0o755)
+            ends.enter_context(holding(folder))
         yield folder
-    finally:
-        os.close(held)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
