@@ -609,7 +609,7 @@ def test_a_recording_without_functions_has_a_reason(
 
 def test_a_recording_that_is_left_is_killed(machine, fake_py_spy, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "frameworktax-py-spy-killed").mkdir()
+    (tmp_path / f"frameworktax-py-spy-{'0d' * 8}").mkdir()
     with py_spy.FunctionRecording(PID, machine.root):
         (folder,) = tmp_path.glob("frameworktax-py-spy-*")
         assert FakePySpy.last.output.parent == folder
