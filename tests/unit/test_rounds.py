@@ -27,6 +27,7 @@ from frameworktax.measure.schedule import (
     cost_s,
     has_tax,
     narrowing,
+    next_try,
     processes_differ,
 )
 from frameworktax.measure.series import PointRun, Series
@@ -367,6 +368,32 @@ def test_a_point_on_a_device_is_priced_with_what_asking_the_device_takes(tmp_pat
     first_s = DEVICE_S + DEVICE_FIRST_S  # the profiler starts in each process
     assert cost_s(there, 1) - cost_s(here, 1) == pytest.approx(first_s)
     assert cost_s(there, 8, process=1) == cost_s(here, 8, process=1)  # one process is asked
+
+
+def priced(tmp_path, call_ns, name="eager", *, twin=False):
+    """Batches 1 and 4 on a CPU, of which only 1 is known."""
+    series = on_device(tmp_path, [1, 4])
+    series.points = {b: replace(p, platform="cpu") for b, p in series.points.items()}
+    series.call_ns[1] = call_ns
+    series.is_eager, series.is_twin = name == "eager", twin
+    return series
+
+
+def test_a_point_is_priced_with_the_calls_whose_outputs_are_compared(tmp_path):
+    series = priced(tmp_path, 2_000_000_000)
+    assert cost_s(series, 4) == 8 * (4 + 2 + 2 * 2)  # warm-up, outputs, two blocks and samples
+    assert cost_s(series, 4, process=1) == 8 * (4 + 2 * 2)
+
+
+def test_what_is_tried_can_be_warmed_up_in_time_and_was_asked_for(tmp_path):
+    eager, fast = (priced(tmp_path, 2_000_000_000, name) for name in ("eager", "fast"))
+    short, twin = priced(tmp_path, 1_000_000, "short"), priced(tmp_path, 1_000, twin=True)
+    ready = [(twin, 4), (short, 4), (fast, 4), (eager, 4)]
+    assert next_try(ready, 32.0) == [(eager, 4)]  # 4 calls of 8 s
+    assert next_try(ready, 31.0) == [(short, 4)]
+    assert next_try(ready, 0.01) == []
+    eager.bound[4, 0] = PointRun(eager, 4, 0, calls=1, call_ns=1)
+    assert next_try([(eager, 4)], 1e9) == []  # it is known what it takes
 
 
 def test_calls_of_a_block_on_a_device_follow_the_first_block_and_not_a_crowded_warm_up(tmp_path):

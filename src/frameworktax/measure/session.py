@@ -185,8 +185,8 @@ class MeasuringSession:
     def _try_one(self) -> bool:
         """Warm up a point that was expected to take too long; False where there is none."""
         tried = schedule.next_try(schedule.waiting(list(self._series)), self._rounds.left_s)
+        self._rounds.unpin(one.workers[0] for one, _ in tried if 0 in one.workers)
         for series, batch in tried:
-            self._rounds.unpin(series.workers[p] for p in (0,) if p in series.workers)
             with self._effort.spending("measuring"):
                 self._setup.bind(series, 0, batch)
         return bool(tried)
