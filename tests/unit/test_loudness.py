@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import comparison_records as made
 import pytest
@@ -10,6 +11,7 @@ import sample_records as data
 from frameworktax import cli
 from frameworktax.records import Note, Outcome
 
+ABLATION = Path(__file__).parents[2] / "docs/results/ablation/store"
 VERBS = {
     "measure": ["mlp"],
     "sweep": ["study.toml"],
@@ -78,3 +80,12 @@ def test_an_error_is_traced_on_request_alone(run):
     code, _, err = run("report", "nowhere", "--verbose")
     assert code == 2 and "Traceback" in err
     assert err.splitlines()[-1].startswith("frameworktax: ")
+
+
+def test_tables_are_printed_where_their_file_cannot_be_written(run):
+    code, out, err = run("compare", "before", "after", "--json", "/dev/full")
+    assert code == 2 and "slower" in out
+    assert err.startswith("frameworktax: cannot write /dev/full") and err.count("\n") == 1
+    words = ("ablate", "bert-base", "--store", str(ABLATION), "--redraw", "--json", "/dev/full")
+    code, out, _ = run(*words)
+    assert code == 2 and "eager as it comes" in out

@@ -293,16 +293,18 @@ def ablate_command(
         then = f"See it: frameworktax ablate {model} --store {store} --redraw"
         with out.measuring(store, then, budget_s=asked["time_budget"]) as view:
             found, _ = ablating.ablate(**asked, reporter=view)
-    out.document(document(found))
-    if report is not None and report.suffix == ".md":
-        write_page(report, "", ablation_blocks(found))
-    elif report is not None:
-        write_text(report, page(found.run))
-    if figure is not None:
-        vega.write(waterfall(found), figure)
-    out.blocks(ablation_blocks(found))
-    if verbose:
-        out.blocks(run_blocks(found.run))
+    try:
+        out.document(document(found))
+        if report is not None and report.suffix == ".md":
+            write_page(report, "", ablation_blocks(found))
+        elif report is not None:
+            write_text(report, page(found.run))
+        if figure is not None:
+            vega.write(waterfall(found), figure)
+    finally:
+        out.blocks(ablation_blocks(found))
+        if verbose:
+            out.blocks(run_blocks(found.run))
 
 
 def reproduce_command(

@@ -169,10 +169,12 @@ def compare_command(
             runtimes=options.parse_pairs(runtime or [], "--runtime"),
             models=options.parse_pairs(model or [], "--model"),
         )
-    out.document(found.to_json())
-    if output is not None:
-        write_text(output, found.comment())
-    out.blocks(compare_blocks(found.comparison))
+    try:
+        out.document(found.to_json())
+        if output is not None:
+            write_text(output, found.comment())
+    finally:
+        out.blocks(compare_blocks(found.comparison))
     return found.exit_code
 
 
