@@ -64,6 +64,9 @@ def test_a_free_batch_size_is_the_same_number_in_the_table_the_tile_and_the_pict
     assert cell.text == tile[1] == free["text"].rpartition(" ")[2] == "4"
     assert cell.exact in tile[2] and cell.exact.startswith("4.06")
     curve = family.curve("eager")
+    wide = replace(curve, free_batch=replace(curve.free_batch, low=1.13, high=8))
+    assert run_blocks.free_cell(wide).text == "1 to 8"
+    assert run_blocks.free_cell(replace(wide, free_is_lower_bound=True)).text == "≥ 1"
     one = replace(curve, free_batch=replace(curve.free_batch, value=1.13))
     none = replace(family, curves=tuple(one if c == curve else c for c in family.curves))
     assert charts.free_of(none) == []

@@ -25,6 +25,7 @@ from frameworktax.report.vega import LINE_COLOURS, SHAPES, UNKNOWN, Spec, colour
 from frameworktax.report.words import (
     WORDS,
     duration,
+    free_batch,
     label,
     lines_of,
     milliseconds,
@@ -133,9 +134,9 @@ def free_of(family: Family) -> list[dict[str, Any]]:
     curve = family.curve(family.reference)
     if curve is None or curve.free_batch is None or whole(curve.free_batch.value) <= 1:
         return []
-    value = curve.free_batch.value
-    bound = "at least " if curve.free_is_lower_bound else ""
-    return [{"x": value, "text": f"{family.reference}: free up to {bound}batch {whole(value)}"}]
+    size = free_batch(curve.free_batch, is_lower_bound=curve.free_is_lower_bound)
+    text = f"{family.reference}: free up to batch {size}"
+    return [{"x": curve.free_batch.value, "text": text}]
 
 
 def _line(

@@ -46,6 +46,7 @@ from frameworktax.report.words import (
     TWIN,
     WORDS,
     duration,
+    free_batch,
     has_interval,
     interval,
     is_reference,
@@ -60,7 +61,6 @@ from frameworktax.report.words import (
     size_text,
     time_text,
     warm,
-    whole,
 )
 from frameworktax.stats import within_one_process
 
@@ -179,7 +179,8 @@ def free_cell(curve: Curve | None) -> Cell:
         return UNKNOWN
     free, least = curve.free_batch, "≥ " if curve.free_is_lower_bound else ""
     ends = f" ({free.low:.3g} to {free.high:.3g})" if has_interval(free) else ""
-    return Cell(f"{least}{whole(free.value)}", exact=f"{least}{free.value:.3g}{ends}")
+    text = free_batch(free, is_lower_bound=curve.free_is_lower_bound)
+    return Cell(text, exact=f"{least}{free.value:.3g}{ends}")
 
 
 def _outputs(family: Family, runtime: str) -> Cell:

@@ -70,6 +70,14 @@ def whole(batch: float) -> int:
     return math.floor(batch + 1e-9)
 
 
+def free_batch(free: Estimate, *, is_lower_bound: bool) -> str:
+    """Return the largest free batch size, or between which two sizes its interval says it lies."""
+    low, high = whole(free.low), whole(free.high)
+    if is_lower_bound:
+        return f"≥ {low}"
+    return str(low) if low == high else f"{low} to {high}"
+
+
 def warm(m: Measurement) -> str:
     """Return ``warm`` for a point whose twin's overhead stands where others have their tax."""
     return "warm " if m.bill_method == TWIN and m.tax_share is not None else ""
