@@ -91,7 +91,8 @@ def test_only_what_is_new_is_asked_for_in_whole_pages(monkeypatch, tmp_path):
 def test_files_shared_memory_and_stacks_are_left_out(monkeypatch, tmp_path):
     Kernel(monkeypatch, tmp_path)
     monkeypatch.setattr(huge_pages, "MAPS", tmp_path / "maps")
-    (tmp_path / "maps").write_text(MAPS)
+    named = b"7f1000000000-7f1000400000 r--p 00000000 00:1f 7  /lib/gr\xff.so\n"
+    (tmp_path / "maps").write_bytes(MAPS.encode() + named)
     assert huge_pages.mapped() == {
         *range(0x55D0C0000000, 0x55D0C4000000, 2 * MB),
         *range(0x7F0000000000, 0x7F0000800000, 2 * MB),

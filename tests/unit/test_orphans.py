@@ -16,9 +16,9 @@ from frameworktax.measure.session import MeasuringSession
 from frameworktax.records import Point, Workload
 
 
-def begin(folder, *words: str) -> subprocess.Popen:
+def begin(folder, *words: str, renames: str = "") -> subprocess.Popen:
     """Start a sleeper in a session of its own, called as the words say."""
-    waits = "import sys; print(flush=True); sys.stdin.read()"
+    waits = f"{renames}import sys; print(flush=True); sys.stdin.read()"
     child = subprocess.Popen(
         [sys.executable, "-c", waits, *words],
         stdin=subprocess.PIPE,
@@ -44,6 +44,16 @@ def test_what_left_its_group_is_found_and_ended(tmp_path):
     orphans.end(mine)
     assert child.wait() == -9
     assert ends_by_itself(elsewhere)
+
+
+def test_a_process_may_be_called_anything(tmp_path):
+    mine = tmp_path / "scratch-a"
+    renames = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'gr\\xc3) Z 1'); "
+    child = begin(mine, renames=renames)
+    try:
+        assert [one.number for one in orphans.find(mine)] == [child.pid]
+    finally:
+        assert ends_by_itself(child)
 
 
 def test_a_measuring_process_and_its_group_are_kept(tmp_path):

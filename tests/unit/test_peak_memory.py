@@ -8,7 +8,7 @@ from frameworktax.measure.worker import peak_memory_bytes
 
 def test_the_kernel_tells_the_peak_of_the_program(tmp_path):
     status = tmp_path / "status"
-    status.write_text("Name:\tpython\nVmPeak:\t  99 kB\nVmHWM:\t  1234 kB\nVmRSS:\t   12 kB\n")
+    status.write_bytes(b"Name:\t\xff\nVmPeak:\t  99 kB\nVmHWM:\t  1234 kB\nVmRSS:\t   12 kB\n")
     assert peak_memory_bytes(status) == 1234 * 1024
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from frameworktax.attribution import perf_event as perf
 from frameworktax.attribution.perf_event import RefusedError
-from frameworktax.host.machine import parse_cpu_list, read
+from frameworktax.host.machine import parse_cpu_list, read, stat_fields
 
 INTERVAL_S = 0.1
 """Between two looks: at 64 threads that sleep a look takes 0.3 ms."""
@@ -318,8 +318,8 @@ class ThreadSampler:
         return "" if self._is_another else read(self._folder, name) or ""
 
     def _stat(self) -> list[str]:
-        """Return the fields of its stat, from its state on."""
-        return self._read("stat").rpartition(")")[2].split()
+        """Return the fields of its stat, none where another has its number."""
+        return [] if self._is_another else stat_fields(self._folder)
 
     def _process_clock(self) -> int | None:
         """Return the CPU time of all threads of the process, ended ones too."""

@@ -32,6 +32,14 @@ def read_int(root: Path, path: str) -> int | None:
     return int(text) if text is not None and text.lstrip("-").isdigit() else None
 
 
+def stat_fields(process: Path) -> list[str]:
+    """Return the fields of ``stat`` in a folder of ``/proc``, from the state on; none if it ended.
+
+    Before them stands the name in brackets, which may have any byte.
+    """
+    return (read(process, "stat") or "").rpartition(")")[2].split()
+
+
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Return the processors of a kernel list such as ``0-3,8``."""
     cpus: list[int] = []

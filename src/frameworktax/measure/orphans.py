@@ -17,6 +17,7 @@ from pathlib import Path
 
 from frameworktax.errors import StoreError
 from frameworktax.host.cache import VARIABLE, holding, keep_from_pruning, remove_of_dead
+from frameworktax.host.machine import stat_fields
 
 MEASURES = b"frameworktax.measure.worker"
 NAME = "scratch-"
@@ -101,13 +102,12 @@ def _all(cache: Path) -> Iterator[Process]:
         with contextlib.suppress(OSError, IndexError):  # it ended meanwhile, or is another user's
             variables = (entry / "environ").read_bytes().split(b"\0")
             found = next((v for v in variables if v.startswith(mark)), None)
-            words = (entry / "stat").read_text().rpartition(")")[2].split()
-            state, _, _, session = words[:4]
-            if found is None or state == "Z":
+            fields = stat_fields(entry)
+            if found is None or fields[0] == "Z":
                 continue
             shown = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
             folder = Path(os.fsdecode(found.partition(b"=")[2]))
-            yield Process(int(entry.name), folder, shown.strip()[:SHOWN], _measures(session))
+            yield Process(int(entry.name), folder, shown.strip()[:SHOWN], _measures(fields[3]))
 
 
 def _measures(session: str) -> bool:

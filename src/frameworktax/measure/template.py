@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from frameworktax.attribution import symbols
+from frameworktax.host.machine import stat_fields
 from frameworktax.measure import worker
 from frameworktax.models.libraries import begun, import_library, uses_device
 
@@ -496,7 +497,7 @@ def _rename(temporary: str) -> None:
     The kernel shows the memory in which the words of the command and the variables were given
     (proc(5), ``arg_start`` to ``env_end``); nothing else reads these two places any more.
     """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    fields = stat_fields(Path("/proc/self"))
     for begin, name, old, new in (
         (int(fields[45]), "cmdline", MODULE, worker.MODULE),
         (int(fields[47]), "environ", f"{ROOM}=", f"TMPDIR={temporary}"),

@@ -380,7 +380,7 @@ def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int:
     large as the process that started it (getrusage(2); ``exec_mmap`` in the kernel).
     """
     with contextlib.suppress(OSError):
-        found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), re.MULTILINE)
+        found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(errors="replace"), re.MULTILINE)
         if found:
             return int(found[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

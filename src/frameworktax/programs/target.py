@@ -13,10 +13,10 @@ from pathlib import Path
 
 from frameworktax.errors import UsageError, flat
 from frameworktax.host.lock import runtime_folder
-from frameworktax.host.machine import read
+from frameworktax.host.machine import stat_fields
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
-_STATE, _PARENT, _FLAGS, _START = 0, 1, 6, 19  # fields of stat behind the name in brackets
+_STATE, _PARENT, _FLAGS, _START = 0, 1, 6, 19  # see stat_fields
 _TIMES = slice(11, 15)  # its own in user and in kernel mode, and those of children it waited for
 
 
@@ -64,8 +64,7 @@ def find(pid: int, root: Path = Path("/")) -> Target:
         raise UsageError(f"attach works on Linux, not on {platform.system()}; there, try py-spy")
     folder = root / "proc" / str(pid)
     try:
-        # What follows the name in brackets, which may have any character.
-        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = stat_fields(folder)
         status = dict(
             line.split(":", 1)
             for line in (folder / "status").read_text(errors="replace").splitlines()
@@ -115,8 +114,7 @@ def children(pid: int, root: Path = Path("/")) -> list[int]:
 
 def spent_ns(found: Target, root: Path = Path("/")) -> int:
     """Return the processor time of a process and of all that it has waited for; 0 if it is gone."""
-    stat = read(root / "proc", f"{found.pid}/stat") or ""
-    fields = stat.rpartition(")")[2].split()
+    fields = stat_fields(root / "proc" / str(found.pid))
     if fields[_START : _START + 1] != [str(found.start)]:
         return 0
     return sum(map(int, fields[_TIMES])) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -74,7 +74,7 @@ def mapped() -> set[int]:
     """Return where whole huge pages fit into writable private memory, files and stacks left out."""
     found: set[int] = set()
     size, guard_end = page_bytes(), 0
-    for low, high, access, name in MAPPING.findall(MAPS.read_text()):
+    for low, high, access, name in MAPPING.findall(MAPS.read_text(errors="replace")):
         start, end = int(low, 16), int(high, 16)
         if access == "rw-p" and name in ("", "[heap]") and start != guard_end:
             found.update(range(-(-start // size) * size, end - size + 1, size))
