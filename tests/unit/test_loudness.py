@@ -67,6 +67,13 @@ def test_a_report_in_full_has_every_note_and_the_environment(run):
     assert run("report", "store", "--quiet") == (0, "", "")
 
 
+def test_a_terminal_that_does_not_know_its_size_has_one(run, monkeypatch):
+    expected = run("report", "store")
+    monkeypatch.setenv("COLUMNS", "0")
+    monkeypatch.setenv("LINES", "0")
+    assert run("report", "store") == expected
+
+
 def test_a_comparison_in_full_shows_more(run):
     words = ("compare", "before", "after", "--gate", "5%")
     _, brief, _ = run(*words)

@@ -265,9 +265,11 @@ def console(*, stderr: bool = False) -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # `main` decides how a command ends whose reader has left
 
-    if not stderr:
-        return Strict(highlight=False)
-    return Strict(file=cast("IO[str]", Aside(sys.stderr)), highlight=False)
+    file = cast("IO[str]", Aside(sys.stderr)) if stderr else None
+    # COLUMNS=0 is of a terminal that does not know its size; rich takes it for one
+    unknown = [("COLUMNS", "0"), ("LINES", "0")]
+    known = {name: text for name, text in os.environ.items() if (name, text) not in unknown}
+    return Strict(file=file, highlight=False, _environ=known)
 
 
 def into_nothing(descriptor: int) -> None:
