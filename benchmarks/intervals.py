@@ -22,6 +22,7 @@ import json
 import math
 import platform
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -99,9 +100,18 @@ def noise(name: str, rng: np.random.Generator, size: tuple[int, ...]) -> np.ndar
 
 def rounds_of(processes: int, rounds: int) -> np.ndarray:
     """Return in which rounds the blocks of each process are, shape (processes, rounds)."""
-    if rounds == LEAST_ROUNDS:
-        return np.array([[min(p, 1), 2] for p in range(processes)])  # the first by itself
+    if rounds == LEAST_ROUNDS:  # the first by itself, all together, and one to settle
+        return np.array([[min(p, 1), 2, 3 + p] for p in range(processes)])
     return np.tile(np.arange(rounds), (processes, 1))
+
+
+def blocks_of(times: Mapping[str, np.ndarray], rounds: int) -> list[int]:
+    """Return how many blocks each process has: a third settles where two of a point disagree."""
+    if rounds != LEAST_ROUNDS:
+        return [rounds] * len(times["first"])
+    first = np.stack([found[:, :LEAST_ROUNDS] for found in times.values()])
+    disagree = first.max(axis=2) > (1 + schedule.DISAGREE) * first.min(axis=2)
+    return [LEAST_ROUNDS + bool(any_does) for any_does in disagree.any(axis=0)]
 
 
 def session(name: str, processes: int, rng: np.random.Generator, rounds: int = ROUNDS) -> Session:
@@ -114,21 +124,31 @@ def session(name: str, processes: int, rng: np.random.Generator, rounds: int = R
     shares = np.where(slow, shares + SLOW_SHARE - SHARE, shares)
     levels = {"first": NS, "other": NS * OTHER}
     levels |= {f"batch {n}": NS * (OVERHEAD + KERNEL * n) / 10 for n in BATCHES[1:]}
-    blocks, curve = {}, {}
+    times, curve = {}, {}
     for point, level in levels.items():
         apart = 1.0 if point == "first" else rng.normal(1, BETWEEN_POINTS_SD, processes)
-        times = (level * own * apart)[:, None] * path * noise(name, rng, at.shape)
-        blocks[point] = {
-            (p, int(at[p, block])): float(ns) for (p, block), ns in np.ndenumerate(times)
-        }
+        times[point] = (level * own * apart)[:, None] * path * noise(name, rng, at.shape)
         curve[point] = level * (
             float(np.broadcast_to(apart, processes)[0]) if processes == 1 else 1
         )
+    counts = blocks_of(times, rounds)
+    blocks = {
+        point: {
+            (p, int(at[p, block])): float(ns)
+            for (p, block), ns in np.ndenumerate(found)
+            if block < counts[p]
+        }
+        for point, found in times.items()
+    }
     # the median of a process's blocks over noise, or the mean where one process gives the interval
-    # or where there are two blocks, whose median it is
-    seen = np.multiply.outer(path, noise(name, rng, (400,))).reshape(processes, -1)
-    is_mean = processes == 1 or rounds == LEAST_ROUNDS
-    at_host = float(np.mean(seen if is_mean else np.median(seen, axis=1)))
+    several = noise(name, rng, (400,))
+    seen = [
+        np.multiply.outer(one[:count], several) for one, count in zip(path, counts, strict=True)
+    ]
+    if processes == 1:
+        at_host = float(np.mean(seen))
+    else:
+        at_host = float(np.mean([np.median(np.median(one, axis=1)) for one in seen]))
     population = (1 + SLOW_STATE) / 2 if name == HOSTS[-1] else 1.0
     level = float(own[0]) if processes == 1 else population
     share = float(shares[0])

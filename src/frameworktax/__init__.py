@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.version import __version__
+
+if sys.platform == "win32":
+    raise ImportError("frameworktax needs Linux; on Windows, install and run it in WSL")
 
 for _package in ("measure", "sweep", "optimize"):
     # These packages are named like functions exported below. Importing a package binds its name

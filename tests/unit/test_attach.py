@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import re
 import shutil
 import signal
@@ -149,8 +150,8 @@ def test_a_name_that_the_kernel_cut_within_a_letter_is_read(machine):
 
 
 def test_attaching_is_for_linux(machine, monkeypatch):
-    monkeypatch.setattr(target.platform, "system", lambda: "Darwin")
-    with pytest.raises(UsageError, match="py-spy"):
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    with pytest.raises(UsageError, match="attach needs Linux"):
         target.find(PID, machine.root)
 
 

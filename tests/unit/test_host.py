@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import platform
 
 import pytest
 
 from frameworktax import host
+from frameworktax.errors import UsageError
 from frameworktax.host import checks, doctor, inventory, machine
 from frameworktax.records import Environment
 
@@ -104,6 +106,17 @@ def test_cpus_are_the_quietest_on_distinct_cores(tree, monkeypatch):
     assert pick(5) == (1, 3, 4, 6, 7)
     assert pick(2, [1, 5]) == (1, 5)  # no more cores allowed
     assert pick(3, [1]) == (1,)
+
+
+def test_another_system_measures_nothing_and_reads_what_was_measured(monkeypatch):
+    monkeypatch.delattr(machine.os, "sched_getaffinity")
+    assert host.usable_cpus() == tuple(range(os.cpu_count()))
+    host.need_linux("measuring")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    with pytest.raises(UsageError, match="measuring needs Linux, and this is Darwin; report, "):
+        host.need_linux("measuring")
+    with pytest.raises(UsageError, match="doctor needs Linux"):
+        host.doctor(None)
 
 
 def test_worker_environment_sets_every_library_to_the_same_threads():

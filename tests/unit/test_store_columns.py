@@ -273,7 +273,7 @@ def test_other_processes_read_the_blocks_of_a_large_store(tmp_path, monkeypatch,
 
     monkeypatch.setattr(shards, "raw_blocks", elsewhere)
     monkeypatch.setattr(reading, "PART_BYTES", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(reading, "usable_cpus", lambda: (0, 1))
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", is_daemon)
     found, same_notes = store.read_columns(tmp_path)

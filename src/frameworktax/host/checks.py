@@ -189,7 +189,11 @@ def doctor(refused: str | None, root: Path = ROOT) -> list[Check]:
     Args:
         refused: why kernel time cannot be sampled, by ``attribution.probe``; None if it can.
         root: where ``/proc`` and ``/sys`` are looked for.
+
+    Raises:
+        UsageError: this is no Linux.
     """
+    machine.need_linux("doctor")
     found, load = environment(root), machine.foreign_load(root=root)
     return [
         *_use(found, load),

@@ -6,12 +6,15 @@ Everything is read from ``/proc`` and ``/sys`` under a root that tests replace b
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from frameworktax.errors import UsageError
 
 ROOT = Path("/")
 PICK_S = 0.1
@@ -52,9 +55,20 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 # --- processors -------------------------------------------------------------------------------
 
 
+def need_linux(what: str) -> None:
+    """Raise UsageError where this is no Linux: what ``what`` asks of the kernel is not there."""
+    if platform.system() != "Linux":
+        raise UsageError(
+            f"{what} needs Linux, and this is {platform.system()}; report, compare and explain "
+            "read here what was measured there"
+        )
+
+
 def usable_cpus() -> tuple[int, ...]:
-    """Return the processors this process may run on."""
-    return tuple(sorted(os.sched_getaffinity(0)))
+    """Return the processors this process may run on; all where the system binds none (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def cpu_times(root: Path = ROOT) -> dict[int, tuple[int, int, int]]:

@@ -64,6 +64,7 @@ class MeasuringSession:
         templates: Templates | None = None,
         clock: Clock = REAL,
     ) -> None:
+        host.need_linux("measuring")
         self._scratch = plan.folder.resolve() / f"{orphans.NAME}{writer.session}"
         self._sent: Path | None = None
         if plan.live is not None:  # it goes with the scratch folder, however the session ends

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import api, host, models, runtimes, store
-from frameworktax.errors import NothingMeasuredError, UsageError, check_known
+from frameworktax.errors import NothingMeasuredError, UsageError, check_known, counted
 from frameworktax.measure import orphans
 from frameworktax.measure.plan import (
     DEFAULT_PROCESSES,
@@ -278,7 +278,8 @@ def _raced(
     stages: list[Run] = []
     left_s = (1 - PROOF) * asked.time_budget
     if len(names) > race.FINALISTS:
-        say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
+        runtimes, shapes = counted(len(names), "runtime"), counted(len(asked.workloads), "shape")
+        say(f"heats: {runtimes} at {shapes}")
         heats_s = HEATS * asked.time_budget
         coarse = {"processes": 1, "until": COARSE, "precise_s": heats_s}
         heats = _stored(asked, pairs)

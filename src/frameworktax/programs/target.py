@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import platform
 import pwd
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from frameworktax.errors import UsageError, flat
 from frameworktax.host.lock import runtime_folder
-from frameworktax.host.machine import stat_fields
+from frameworktax.host.machine import need_linux, stat_fields
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 _STATE, _PARENT, _FLAGS, _START = 0, 1, 6, 19  # see stat_fields
@@ -60,8 +59,7 @@ def find(pid: int, root: Path = Path("/")) -> Target:
     Raises:
         UsageError: it is not there, has ended, or is not to be attached to; says why.
     """
-    if platform.system() != "Linux":
-        raise UsageError(f"attach works on Linux, not on {platform.system()}; there, try py-spy")
+    need_linux("attach")
     folder = root / "proc" / str(pid)
     try:
         fields = stat_fields(folder)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import os
+import platform
 import re
 import signal
 import threading
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import StoreError, UsageError, nearest
+from frameworktax.host.machine import usable_cpus
 from frameworktax.records import (
     Block,
     LeftOut,
@@ -151,7 +152,7 @@ def read_columns(
     wanted, keep = (wanted, None) if where is None else _selection(found, where)
     read_one = partial(_blocks_apart, wanted=wanted, keep=keep)
     size = sum(shard.stat().st_size for shard in found)
-    processes = min(len(os.sched_getaffinity(0)), len(found), size // PART_BYTES)
+    processes = min(len(usable_cpus()), len(found), size // PART_BYTES)
     if where is None and processes > 1 and _may_fork():
         from concurrent.futures import ProcessPoolExecutor  # 30 ms
         from concurrent.futures.process import BrokenProcessPool
@@ -167,10 +168,14 @@ def read_columns(
 
 
 def _may_fork() -> bool:
-    """Return whether a fork lacks no thread of this process, which may have children."""
+    """Return whether a fork lacks no thread of this process, which may have children.
+
+    On macOS the system's own libraries may begin threads that Python does not count.
+    """
     from multiprocessing import current_process
 
-    return threading.active_count() == 1 and not current_process().daemon
+    is_alone = threading.active_count() == 1 and not current_process().daemon
+    return is_alone and platform.system() == "Linux"
 
 
 def _blocks_apart(
