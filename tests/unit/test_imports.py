@@ -40,3 +40,9 @@ def test_it_imports_nothing_that_it_does_not_need(code, others):
     loaded = done.stdout.split()
     assert "frameworktax.host" in loaded
     assert [name for name in loaded if name.startswith(others)] == []
+
+
+def test_windows_is_sent_to_wsl():
+    code = "import sys; sys.platform = 'win32'; import frameworktax"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "run it in WSL" in done.stderr.splitlines()[-1]
