@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from frameworktax import api, store, sweep
+from frameworktax import store, sweep
+from frameworktax.analysis.document import build
 from frameworktax.records import Curve, Measurement, Run
 from frameworktax.report.words import interval, milliseconds, warm
 from question import Place, machine, place, table
@@ -37,7 +38,7 @@ REFERENCE = "eager"
 def page(at: Place) -> str:
     """Return the page from the store."""
     records, _ = store.read(at.store)
-    return text(api.document(records))
+    return text(build(records))
 
 
 def text(run: Run) -> str:

@@ -34,7 +34,7 @@ from typing import Any
 from scipy.special import stdtr
 
 from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
-from frameworktax import api, store
+from frameworktax import store
 from frameworktax.analysis.compare.comparison import Comparison, compare
 from frameworktax.analysis.compare.contrasts import (
     BLOCK_NOISE,
@@ -45,6 +45,7 @@ from frameworktax.analysis.compare.contrasts import (
     moved,
     quartile,
 )
+from frameworktax.analysis.document import build
 from frameworktax.records import Measurement, Run, Workload
 from frameworktax.stats import t_quantile
 
@@ -177,7 +178,7 @@ def record(folder: Path, count: int, wide: int, quick: bool) -> list[Row]:
 def compact(folder: Path) -> Row:
     """Return what the rule needs of a session: blocks, calibrator, the interval it reported."""
     records, _ = store.read(folder / "store")
-    told = [m for m in api.document(records).measurements if m.runtime.startswith("cal-")]
+    told = [m for m in build(records).measurements if m.runtime.startswith("cal-")]
     missing = {"cal-base", *TRUTH} - {m.runtime for m in told if m.blocks_ns and m.latency_ns}
     if missing:
         raise BenchmarkError(f"{folder.name} lacks {', '.join(sorted(missing))}; delete it, go on")
@@ -515,7 +516,7 @@ def bill(folder: Path, count: int) -> Row:
     found = []
     for number in range(count):
         at = session(folder / f"bill-{number:02}", ("cal-base", "cal-host", "cal-kernel"))
-        run = api.document(store.read(at / "store")[0])
+        run = build(store.read(at / "store")[0])
         told = {m.runtime: m for m in run.measurements}
         for name, line in (("cal-host", "python"), ("cal-kernel", "kernel")):
             found.append(

@@ -20,6 +20,7 @@ from common import child
 from frameworktax import api, store
 from frameworktax.ablate.steps import effect
 from frameworktax.analysis.compare.contrasts import blocks, paired, ratio
+from frameworktax.analysis.document import build
 from frameworktax.attribution.buckets import qualified
 from frameworktax.measure.plan import Plan
 from frameworktax.records import BILL, Attribution, Measurement, Point, Record, Run, Workload
@@ -85,7 +86,7 @@ def itemise(workload: Workload) -> None:
 def page(at: Place) -> str:
     """Return the page from the store and the operators beside it."""
     records, _ = store.read(at.store)
-    run = api.document(records)
+    run = build(records)
     itemised = json.loads((at.folder / "operators.json").read_text())
     lines = [
         "# What costs inside the framework",

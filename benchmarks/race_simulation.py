@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "tests" / "data"))
 from fake_workers import AtOnce, FakeHost
 
 from frameworktax import api, runtimes, store
+from frameworktax.analysis.document import build
 from frameworktax.measure import session as measuring
 from frameworktax.measure.plan import Plan
 from frameworktax.optimize import run
@@ -172,7 +173,7 @@ class Sessions:
             session._begin_templates = lambda: None  # type: ignore[method-assign]
             with patch.object(measuring, "Worker", host.process):
                 session.run()
-        found = api.document(store.read(writer.path)[0], plan.until, plan.points)
+        found = build(store.read(writer.path)[0], until=plan.until, asked=plan.points)
         return type("Results", (), {"run": found})
 
     def _before(self, worker: Any, request: Any) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host, store
+from frameworktax.analysis.document import build
 from frameworktax.errors import NothingMeasuredError, UsageError, check_suffix, needs
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
@@ -35,7 +36,7 @@ from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.user import unpack
-from frameworktax.records import Block, LeftOut, Measurement, Note, Point, Record, Run, Workload
+from frameworktax.records import Block, LeftOut, Measurement, Note, Record, Run, Workload
 from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def _run_plan(
         timed = {point for (_, point), count in blocks.items() if count > 1}  # one has no latency
         plan = replace(plan, points=tuple(p for p in asked if p.key() not in timed))
     if not plan.points:
-        return _results(document(earlier, plan.until, asked), damage, folder)
+        return _results(build(earlier, until=plan.until, asked=asked), damage, folder)
     ended: NothingMeasuredError | KeyboardInterrupt | None = None
     with open_shard(folder, command) as writer:
         if reporter is not None:
@@ -295,7 +296,8 @@ def _run_plan(
             for point in without_end(writer.path, plan.points):
                 writer.write(LeftOut(session=writer.session, point=point, reason=INTERRUPTED))
     records, notes = store.read(writer.path)
-    results = _results(document(earlier + records, plan.until, asked), damage + notes, folder)
+    run = build(earlier + records, until=plan.until, asked=asked)
+    results = _results(run, damage + notes, folder)
     if isinstance(ended, NothingMeasuredError):
         raise NothingMeasuredError(str(ended), results) from ended
     if ended is not None:
@@ -315,13 +317,6 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def document(records: Sequence[Record], until: float = UNTIL, asked: Iterable[Point] = ()) -> Run:
-    """Return the document of raw records; ``asked`` are points that none of them may name."""
-    from frameworktax.analysis.document import build
-
-    return build(records, until=until, asked=asked)
-
-
 def read_store(folder: Path, where: store.Where | None = None) -> Results:
     """Return the results in a store or one of its shards, without measuring.
 
@@ -332,7 +327,7 @@ def read_store(folder: Path, where: store.Where | None = None) -> Results:
     """
     with no_collection():
         records, notes = store.read_columns(folder, where)
-        return _results(document(records), notes, folder)
+        return _results(build(records), notes, folder)
 
 
 def _results(run: Run, damage: Iterable[Note], folder: Path) -> Results:

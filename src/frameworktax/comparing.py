@@ -23,6 +23,7 @@ from frameworktax.analysis.compare.contrasts import (
     constants_of,
     sample_of,
 )
+from frameworktax.analysis.document import build
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import DeploymentError, StoreError, UsageError, check_known, write_text
 from frameworktax.host.cache import cache_folder, private_file
@@ -205,7 +206,7 @@ def last_two(source: Source) -> tuple[Run, Run]:
     sessions = {r.session for r in older}  # their environments and calibrators, and no others
     older += [r for r in records if point_key(r) is None and r.session in sessions]
     last = [r for r in records if age[r.session] >= newest.get(point_key(r), ("", ""))]
-    before, after = api.document(older), api.document(last)
+    before, after = build(older), build(last)
     earlier = {m.point for m in before.measurements}
     if not any(m.point in earlier and m.runtime != FLOOR for m in after.measurements):
         raise UsageError(

@@ -36,6 +36,7 @@ import sample_records
 import trace_cases
 
 from frameworktax import api, cli
+from frameworktax.analysis.document import build
 from frameworktax.errors import CONTROL, ESCAPE, INVISIBLE
 from frameworktax.measure import orphans
 from frameworktax.store import upkeep
@@ -148,7 +149,7 @@ def seeds(folder: Path) -> list[Seed]:
     """Return one good file of every kind that is read."""
     records = sample_records.sample_records()
     shard = sample_records.write(folder / "made", records) / f"{sample_records.SESSION}.jsonl"
-    run = api.document(records)
+    run = build(records)
     document = json.dumps(api.Results(run, folder).to_json()).encode()
     planted = '[study]\nname = "s"\n[grid]\nmodels = ["planted.py:build"]\nbatch = [1, 2]\n'
     optimum = next(DATA.glob("other_tools/optimum_benchmark/**/*.json"))

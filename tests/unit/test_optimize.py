@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from frameworktax import api, runtimes, store
+from frameworktax import runtimes, store
+from frameworktax.analysis.document import build
 from frameworktax.analysis.estimates import paired_ratio
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure import orphans
@@ -235,7 +236,7 @@ def test_all_stages_of_a_race_count_together_and_what_failed_in_the_last_has_fai
                     times = {"latency_ns": (ns + number,) * 5, "pipelined_ns": 5 * ns}
                     times |= {"pipelined_calls": 5, "cpu_ns": 5 * ns}
                     writer.write(Block(**of, process=0, round=number, **times))
-        return api.document(store.read(writer.path)[0])
+        return build(store.read(writer.path)[0])
 
     pairs = [(W1, "openvino"), (W1, "onnxruntime")]
     stages = [
@@ -571,7 +572,7 @@ def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
         if session != "killed"
     ]
     monkeypatch.setattr(run.store, "read", lambda folder: ([*sessions, *ends, *efforts], []))
-    monkeypatch.setattr(run.api, "document", lambda records, *_: {r.session for r in records})
+    monkeypatch.setattr(run, "build", lambda records, **_: {r.session for r in records})
     assert run._known(mine, points, 3) == {"old"}
     assert run._known(mine, points, 1) == {"heats"}
     assert run._known(mine, [*points, mine.point(W1, "torchscript")], 3) is None
@@ -622,7 +623,7 @@ def test_a_session_on_another_card_or_driver_is_not_taken(tmp_path, monkeypatch)
     outcome = Outcome(session="s", point=points[0].key(), process=0, status="ok")
     effort = Effort(session="s", wall_ns=1, setup_ns=1, measuring_ns=1, calls_ns=1)
     monkeypatch.setattr(run.store, "read", lambda folder: ([session, outcome, effort], []))
-    monkeypatch.setattr(run.api, "document", lambda records, *_: "taken")
+    monkeypatch.setattr(run, "build", lambda records, **_: "taken")
     taken = []
     for here in (card | {"sm_clock_mhz": 1980}, card | {"name": "H100"}, card | {"driver": "570"}):
         monkeypatch.setattr(run.host, "gpus", lambda here=here: (here,))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import api, host, models, runtimes, store
+from frameworktax.analysis.document import build
 from frameworktax.errors import NothingMeasuredError, UsageError, check_known, counted
 from frameworktax.measure import orphans
 from frameworktax.measure.plan import (
@@ -426,7 +427,7 @@ def _together(asked: Asked, stages: Sequence[Run]) -> tuple[Run, dict[str, float
         if isinstance(record, Outcome) and record.first_ns:
             found[record.point].append((record.load_ns or 0) + record.first_ns)
     starts = {point: statistics.median(times) for point, times in found.items()}
-    return api.document(records, asked.until), starts
+    return build(records, until=asked.until), starts
 
 
 def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
@@ -457,7 +458,7 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
         ended |= {r.point.key() for r in mine if isinstance(r, LeftOut)}
         is_as_fine = {*range(processes)} <= {r.process for r in outcomes}
         if wanted <= ended and is_as_fine and places.get(session) == here:
-            return api.document(mine, asked.until, points)
+            return build(mine, until=asked.until, asked=points)
     return None
 
 

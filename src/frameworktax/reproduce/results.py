@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import store as stores
+from frameworktax.analysis.document import build
 from frameworktax.analysis.regime import gpu_peaks
-from frameworktax.api import DEFAULT_STORE, document, pick_device
+from frameworktax.api import DEFAULT_STORE, pick_device
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
@@ -199,7 +200,7 @@ def _by_machine(records: Sequence[Record]) -> dict[str, _Machine]:
     for name, mine in ids.items():
         kept = [record for record in records if record.session in mine]
         left_out = {axes_key(r.point): r.reason for r in kept if isinstance(r, LeftOut)}
-        found[name] = _Machine(name, document(kept), left_out, peaks[name])
+        found[name] = _Machine(name, build(kept), left_out, peaks[name])
     return found
 
 

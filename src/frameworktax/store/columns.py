@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, count, pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -59,14 +60,14 @@ class Part:
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         """Take in batches of blocks."""
-        self.groups: dict[tuple[str, str], int] = {}
         self.enqueue_ns: dict[int, Sequence[int]] = {}
         self.first_token_ns: dict[int, Sequence[int]] = {}
-        groups, row = self.groups, 0
+        groups: dict[tuple[str, str], int] = defaultdict(count().__next__)
+        row = 0
         numbers, times = [np.empty((4, 0), np.int64)], [np.empty((2, 0))]
         latency_ns = [np.empty(0, np.uint32)]
         for some, calls, own_ns in batches:
-            group = [groups.setdefault((b.session, b.point), len(groups)) for b in some]
+            group = [groups[b.session, b.point] for b in some]
             turn = [b.process for b in some], [b.round for b in some]
             numbers.append(np.array([group, *turn, calls], np.int64))
             pipelined_ns = [
@@ -80,6 +81,7 @@ class Part:
                 if any(column):
                     getattr(self, name).update({at: ns for at, ns in enumerate(column, row) if ns})
             row += len(some)
+        self.groups = dict(groups)
         self.numbers = np.concatenate(numbers, axis=1)
         self.latency_ns = np.concatenate(latency_ns)
         calls_of = self.numbers[3]

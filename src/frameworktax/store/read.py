@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -148,23 +149,48 @@ def read_columns(
     Raises:
         StoreError: as ``read`` does, or a process that reads was ended.
     """
+    from frameworktax.store.columns import Batch, Blocks, Part  # numpy takes 0.1 s to import
+
     found = shards.find(folder)
     wanted, keep = (wanted, None) if where is None else _selection(found, where)
     read_one = partial(_blocks_apart, wanted=wanted, keep=keep)
+    faults: list[Fault] = []
+    first: dict[tuple[Any, ...], Record] = {}
+    timed, stray = [], []
+    with _side_by_side(found) if where is None else nullcontext(map) as each:
+        for shard, (part, numbers, others) in zip(found, each(read_one, found), strict=True):
+            timed.append(part)
+            numbered = zip(numbers, BytesIO(others).readlines() or [b""], strict=False)
+            for record, _ in shards.decoded(shard, numbered, faults, wanted):
+                if keep is not None and not keep(record):
+                    continue
+                if isinstance(record, Block):
+                    stray.append(record)
+                else:
+                    first.setdefault(record_id(record), record)
+    records = list(first.values())
+    blocks = Blocks([*timed, Part([Batch.of(stray)])])
+    return [*records, blocks], [*shards.notes(faults), *clock_notes(records)]
+
+
+@contextmanager
+def _side_by_side(found: Sequence[Path]) -> Iterator[Callable[..., Iterable[Any]]]:
+    """Give what maps over shards in as many processes as that is worth, or in this one."""
     size = sum(shard.stat().st_size for shard in found)
     processes = min(len(usable_cpus()), len(found), size // PART_BYTES)
-    if where is None and processes > 1 and _may_fork():
-        from concurrent.futures import ProcessPoolExecutor  # 30 ms
-        from concurrent.futures.process import BrokenProcessPool
-        from multiprocessing import get_context
+    if processes < 2 or not _may_fork():
+        yield map
+        return
+    from concurrent.futures import ProcessPoolExecutor  # 30 ms
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
 
-        fork, end = get_context("fork"), (signal.SIGINT, signal.SIG_DFL)
-        try:
-            with ProcessPoolExecutor(processes, fork, signal.signal, end) as pool:
-                return _together(found, pool.map(read_one, found), wanted, keep)
-        except BrokenProcessPool as error:
-            raise StoreError("a process that reads the store was ended; try again") from error
-    return _together(found, map(read_one, found), wanted, keep)
+    fork, end = get_context("fork"), (signal.SIGINT, signal.SIG_DFL)
+    try:
+        with ProcessPoolExecutor(processes, fork, signal.signal, end) as pool:
+            yield pool.map
+    except BrokenProcessPool as error:
+        raise StoreError("a process that reads the store was ended; try again") from error
 
 
 def _may_fork() -> bool:
@@ -182,7 +208,7 @@ def _blocks_apart(
     shard: Path, wanted: shards.Wanted | None, keep: Callable[[Any], bool] | None
 ) -> tuple[Part, list[int], bytes]:
     """Return the blocks of a shard, the numbers of its other lines, and these lines together."""
-    from frameworktax.store.columns import Batch, Part  # numpy takes 0.1 s to import
+    from frameworktax.store.columns import Batch, Part
 
     others: list[tuple[int, bytes]] = []
 
@@ -209,32 +235,6 @@ def _blocks_apart(
 
     part = Part(batches())
     return part, [number for number, _ in others], b"".join([line for _, line in others])
-
-
-def _together(
-    found: Sequence[Path],
-    parts: Iterable[tuple[Part, list[int], bytes]],
-    wanted: shards.Wanted | None,
-    keep: Callable[[Any], bool] | None,
-) -> tuple[list[Any], list[Note]]:
-    from frameworktax.store.columns import Batch, Blocks, Part
-
-    faults: list[Fault] = []
-    first: dict[tuple[Any, ...], Record] = {}
-    timed, stray = [], []
-    for shard, (part, numbers, others) in zip(found, parts, strict=True):
-        timed.append(part)
-        numbered = zip(numbers, BytesIO(others).readlines() or [b""], strict=False)
-        for record, _ in shards.decoded(shard, numbered, faults, wanted):
-            if keep is not None and not keep(record):
-                continue
-            if isinstance(record, Block):
-                stray.append(record)
-            else:
-                first.setdefault(record_id(record), record)
-    records = list(first.values())
-    blocks = Blocks([*timed, Part([Batch.of(stray)])])
-    return [*records, blocks], [*shards.notes(faults), *clock_notes(records)]
 
 
 def _selection(

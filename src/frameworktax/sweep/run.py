@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import store
-from frameworktax.api import DEFAULT_STORE, Results, document, no_collection
+from frameworktax.analysis.document import build
+from frameworktax.api import DEFAULT_STORE, Results, no_collection
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.lock import host_lock
@@ -294,7 +295,7 @@ class Sweep:
         # A session that timed nothing (the sweep's own) is no environment of a point.
         if timed := {record.session for record in kept if isinstance(record, Block)}:
             kept = [r for r in kept if not isinstance(r, Session) or r.session in timed]
-        run = document(kept, self._settings.until, asked)
+        run = build(kept, until=self._settings.until, asked=asked)
         return Results(replace(run, notes=run.notes + tuple(notes)), self.folder)
 
 
