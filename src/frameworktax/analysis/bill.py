@@ -11,7 +11,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -102,14 +103,15 @@ class _Sampled:
     is_timed: bool
     pace: float | None
 
-    @property
+    @cached_property
     def weight(self) -> float:
         """The part of the mean latency that one sample stands for."""
         return self.level * (1 - self.wait) / sum(self.totals)
 
     def of(self, *lines: str) -> Sequence[int]:
         """Return how many samples some lines have, by stretch."""
-        return [sum([s.get(line, 0) for line in lines]) for s in self.stretches]
+        counts = ([stretch.get(line, 0) for stretch in self.stretches] for line in lines)
+        return reduce(lambda one, more: [*map(add, one, more)], counts)
 
 
 class SampledBill(Bill):
@@ -323,35 +325,32 @@ def _sampled(
     timed_ns: Mapping[int, tuple[float, float]],
 ) -> list[_Sampled]:
     """Return the samples of each process beside its own latency; those of the first sampler."""
-    of_process: dict[int, tuple[list[Attribution], list[Mapping[str, int]]]] = {}
+    of_process: dict[int, tuple[list[Attribution], list[Mapping[str, int]], list[int]]] = {}
     method = None
     for a in attributions:
         if stretches := [s for s in a.samples if any(s.values())]:
             method = a.method if method is None else method
             if a.method == method:  # one sampler a bill: they see different things
-                own, samples = of_process.setdefault(a.process, ([], []))
+                own, samples, totals = of_process.setdefault(a.process, ([], [], []))
                 own.append(a)
                 samples += stretches
+                totals += [sum(s.values()) for s in stretches]
     # Those in the operating system can be below zero: of few samples nothing is left then.
-    of_process = {p: own for p, own in of_process.items() if sum(map(_total, own[1])) > 0}
+    of_process = {p: own for p, own in of_process.items() if sum(own[2]) > 0}
     levels = {p: timed_ns[p][0] for p in of_process if p in timed_ns}
     mean = fmean(levels.values()) if len(levels) == len(of_process) > 0 else None
     return [
         _Sampled(
             attributions=own,
             stretches=samples,
-            totals=[_total(s) for s in samples],
+            totals=totals,
             wait=_wait(own),
             level=levels[p] / mean if mean else 1.0,
             is_timed=bool(mean),
             pace=_pace(own, timed_ns[p][1]) if p in timed_ns else None,
         )
-        for p, (own, samples) in sorted(of_process.items())
+        for p, (own, samples, totals) in sorted(of_process.items())
     ]
-
-
-def _total(stretch: Mapping[str, int]) -> int:
-    return sum(stretch.values())
 
 
 def _own_ns(attributions: Iterable[Attribution]) -> int:
