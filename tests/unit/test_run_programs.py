@@ -747,6 +747,31 @@ def test_calls_stand_for_their_neighbours():
     assert hundred == [1, 51, 100, 100]  # of two the higher one
 
 
+@pytest.mark.parametrize("slow", [2000, 2010])  # without a row, and with one
+def test_one_slow_call_stands_for_none_of_those_that_took_less_time_together(watched, slow):
+    torch, clock, read = watched
+
+    class Compiles(torch.nn.Module):
+        calls = 0
+
+        def forward(self):
+            clock.pass_ms(5000 if self.calls == slow else 0.05)
+            self.calls += 1
+
+    net = Compiles()
+    begin_ns = clock.ns
+    for _ in range(4000):
+        net()
+    (thread,) = read().threads.values()
+    numbers, total = observed._numbers(thread.rows, thread.counted)
+    weights = observed._weights(numbers, total, (), thread.rows)
+    assert weights.sum() == pytest.approx(4000)
+    took = thread.rows[:, 1] - thread.rows[:, 0]
+    # Where it has no row it is time between calls.
+    expected = 200 * MS if took.max() < 5000 * MS else clock.ns - begin_ns
+    assert took @ weights == pytest.approx(expected, rel=0.1)
+
+
 def test_calls_that_are_counted_end_where_they_were_expected_or_the_next_row_begins():
     records = [  # begin, expected end, planned, left, begin of the next row, root
         (1000, 1100, 10, 0, 1150, 1),

@@ -324,7 +324,14 @@ class _Thread:
         """Return the time of the first calls of a kind."""
         which, numbers, total, cuts = self._calls(root)
         first = numbers < skip_first
-        return _time_ns(self.durations[which[first]], numbers[first], min(skip_first, total), cuts)
+        return self._time_ns(which[first], numbers[first], min(skip_first, total), cuts)
+
+    def _time_ns(self, which: np.ndarray, numbers: np.ndarray, total: int, cuts: np.ndarray) -> int:
+        """Return the time of so many calls, of which some have rows; see ``_weights``."""
+        if not len(which):
+            return 0
+        weights = _weights(numbers, total, cuts, self.rows[which])
+        return round(float(self.durations[which] @ weights))
 
     def _kind(self, root: int, name: str, others: Sequence[Samples], skip_first: int) -> Kind:
         about = self.process.roots[root]
@@ -342,8 +349,8 @@ class _Thread:
             calls=total,
             timed=len(rows),
             skipped=skipped,
-            wall_ns=_time_ns(
-                self.durations[which[is_kept]],
+            wall_ns=self._time_ns(
+                which[is_kept],
                 numbers[is_kept] - skipped,
                 total - skipped,
                 cuts - skipped,
@@ -362,7 +369,7 @@ class _Thread:
         is_plain = is_kept & ~np.isin(rows[:, 0], [d.begin_ns for d in details])
         used = is_plain if is_plain.sum() >= STRETCHES else is_kept
         kept, numbers = self.durations[which][used], numbers[used] - skipped
-        weights = _weights(numbers, total - skipped, cuts - skipped)
+        weights = _weights(numbers, total - skipped, cuts - skipped, rows[used])
         stretch = numbers * min(STRETCHES, len(kept)) // (total - skipped)
         _, stretch = np.unique(stretch, return_inverse=True)  # one without a row is none
         counts = np.bincount(stretch)
@@ -485,39 +492,55 @@ def _numbers(rows: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, int]:
     return np.arange(len(rows)) + added[: len(rows)], len(rows) + int(added[-1])
 
 
-def _time_ns(durations: np.ndarray, numbers: np.ndarray, total: int, cuts: np.ndarray) -> int:
-    """Return the time of so many calls, of which some are known; see ``_weights``."""
-    return round(float(durations @ _weights(numbers, total, cuts))) if len(numbers) else 0
-
-
-def _weights(numbers: np.ndarray, total: int, cuts: Iterable[int] = ()) -> np.ndarray:
+def _weights(
+    numbers: np.ndarray, total: int, cuts: Iterable[int] = (), rows: np.ndarray | None = None
+) -> np.ndarray:
     """Return how many calls each stands for, by the numbers of those that are known.
 
     Calls between two stretches of known ones are as those of both: half of them as one's, half as
     the other's. The very first, which may compile, is like no other. Ones, where all are known.
     From each of ``cuts`` on calls are of another thread, and are like none of the one before.
+    ``rows`` are begins and ends: one call that took longer than all those between two stretches,
+    with what the program did meanwhile, was not like any of them, and stands for no more of them
+    than have room there.
     """
+    if rows is None:
+        rows = np.zeros((len(numbers), 2))
     found, since, at = [], 0, 0
     for cut in (*(cut for cut in cuts if cut <= numbers[-1]), total):
         until = int(np.searchsorted(numbers, cut))
         if until > at:  # else those of the next thread stand for them too
-            own, count = numbers[at:until] - since, cut - since
+            own, count, times = numbers[at:until] - since, cut - since, rows[at:until]
             if len(own) > 1 and own[0] == 0:
-                found.append(np.append(1.0, _of_neighbours(own[1:] - 1, count - 1)))
+                others = _of_neighbours(own[1:] - 1, count - 1, times[1:])
+                found.append(np.append(1.0, others))
             else:
-                found.append(_of_neighbours(own, count))
+                found.append(_of_neighbours(own, count, times))
             since, at = cut, until
     return np.concatenate(found)
 
 
-def _of_neighbours(numbers: np.ndarray, total: int) -> np.ndarray:
+def _of_neighbours(numbers: np.ndarray, total: int, rows: np.ndarray) -> np.ndarray:
     gaps = np.diff(numbers, prepend=-1, append=total) - 1
     first = np.flatnonzero(np.append(True, gaps[1:-1] > 0))
-    size = np.diff(first, append=len(numbers))
-    before, after = gaps[first] / 2, gaps[np.append(first[1:], len(numbers))] / 2
+    until = np.append(first[1:], len(numbers))
+    before, after = gaps[first] / 2, gaps[until] / 2
     before[0] *= 2
     after[-1] *= 2
-    return np.repeat(1 + (before + after) / size, size)
+    begins, ends = rows[:, 0], rows[:, 1]
+    took = np.maximum(ends - begins, 1)
+    room = np.concatenate(([np.inf], begins[1:] - ends[:-1], [np.inf]))
+    size = until - first
+    stretch = np.repeat(np.arange(len(first)), size)
+    weights = np.ones(len(numbers))
+    for count, length in ((before, room[first]), (after, room[until])):
+        share, most = (count / size)[stretch], length[stretch] / took
+        fits = share <= most
+        left = count - np.bincount(stretch, np.where(fits, 0, most), len(first))
+        fitting = np.bincount(stretch, fits, len(first))
+        equally = np.where(fits, (left / np.maximum(fitting, 1))[stretch], most)
+        weights += np.where(fitting[stretch] > 0, equally, share)
+    return weights
 
 
 def _resampled(weights: np.ndarray) -> np.ndarray:
