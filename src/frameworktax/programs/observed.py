@@ -451,7 +451,8 @@ class _Thread:
         own: str | None = about.get("device")
         if own is not None or about["kind"] in ("data", "tokenise"):
             return own or "cpu"
-        others = {one.get("device") or "cpu" for one in self.process.roots.values()} - {"cpu"}
+        devices = {one.get("device") or "cpu" for one in self.process.roots.values()}
+        others = devices - {"cpu", "meta"}  # on the latter nothing is computed
         return min(others, default="cpu")
 
     def _names(self) -> dict[int, str]:
@@ -631,6 +632,8 @@ def _unknown(
     device: str, calls: np.ndarray, samples: Samples, others: Sequence[Samples], share: Estimate
 ) -> str | None:
     """Return why the tax of calls is not known, None where it is."""
+    if device == "meta":
+        return "its parameters are on meta: it computes nothing, or loads them during the call"
     if device != "cpu":
         return (
             f"its kernels run on {device}, and the latency is the time until the call returns; "
