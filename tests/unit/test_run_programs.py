@@ -190,6 +190,20 @@ def test_calls_that_raise_and_backward_and_steps_are_kept(watched):
     assert said == [("module", 2), ("backward", 5), ("module", 5), ("step", 6)]
 
 
+def test_where_a_library_calls_a_module_is_where_the_program_called_the_library(watched, tmp_path):
+    torch, clock, read = watched
+    library = str(tmp_path / "site-packages/trainer/train.py")
+    own: dict = {}
+    exec(compile("def train(net):\n    return net()\n", library, "exec"), own)
+    own["train"](timed(torch, clock, 1))
+    line = sys._getframe().f_lineno - 1
+    thread = threading.Thread(target=own["train"], args=(timed(torch, clock, 1),))
+    thread.start()
+    thread.join()
+    called = [one["called"] for one in read().roots.values()]
+    assert called == [f"{__file__}:{line}", f"{library}:2"]
+
+
 def test_threads_note_their_own_calls(watched):
     torch, clock, read = watched
     net = timed(torch, clock, 1)

@@ -74,6 +74,8 @@ MOST_BYTES, MOST_INPUTS = 1 << 26, 64
 NOT_COUNTED = -1 << 63
 """Time in the run queue that the system does not count."""
 OWN = __file__.rpartition("/programs/")[0]
+STANDARD = os.__file__.rpartition("/")[0] + "/"
+"""Where the standard library is."""
 
 
 class Recorder:
@@ -728,14 +730,22 @@ def device(module: Any) -> str | None:
 
 
 def caller() -> str:
-    """Return file:line of the program that calls a module, empty where there is none."""
+    """Return file:line of the program where a module is called, empty where there is none.
+
+    Of a library that calls it, such as a trainer, the place where the program called the library;
+    its own in a thread that it started.
+    """
     frame: FrameType | None = sys._getframe(2)
+    nearest = ""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(("<", OWN)) and "-packages/torch/" not in file:
-            return f"{file}:{frame.f_lineno}"
+            place = f"{file}:{frame.f_lineno}"
+            if "-packages/" not in file and not file.startswith(STANDARD):
+                return place
+            nearest = nearest or place
         frame = frame.f_back
-    return ""
+    return nearest
 
 
 def shapes(value: Any, keep: Callable[[Any], dict[str, Any]] | None = None) -> Any:
