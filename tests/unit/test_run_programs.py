@@ -204,6 +204,17 @@ def test_where_a_library_calls_a_module_is_where_the_program_called_the_library(
     assert called == [f"{__file__}:{line}", f"{library}:2"]
 
 
+def test_a_scripted_module_has_the_name_of_its_class():
+    class Scripted:
+        original_name = "Encoder"
+
+        def forward(self):
+            pass
+
+    Scripted.__module__ = "torch.jit._script"
+    assert calls.about(Scripted())["class"] == "Encoder (TorchScript)"
+
+
 def test_threads_note_their_own_calls(watched):
     torch, clock, read = watched
     net = timed(torch, clock, 1)

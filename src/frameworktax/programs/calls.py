@@ -715,8 +715,11 @@ def about(module: Any) -> dict[str, Any]:
     compiled = original is not module or getattr(module, "_compiled_call_impl", None) is not None
     kind = type(original)
     code = getattr(unwrap(getattr(kind, "forward", kind)), "__code__", None)
+    name = kind.__name__ + (" (compiled)" if compiled else "")
+    if kind.__module__.startswith("torch.jit."):  # one class for all that are scripted or traced
+        name = f"{getattr(original, 'original_name', kind.__name__)} (TorchScript)"
     return {
-        "class": kind.__name__ + (" (compiled)" if compiled else ""),
+        "class": name,
         "import": f"{kind.__module__}:{kind.__qualname__}",
         "file": code.co_filename if code else None,
         "line": code.co_firstlineno if code else None,
