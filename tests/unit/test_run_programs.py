@@ -784,17 +784,37 @@ def test_one_slow_call_stands_for_none_of_those_that_took_less_time_together(wat
             self.calls += 1
 
     net = Compiles()
-    begin_ns = clock.ns
     for _ in range(4000):
         net()
-    (thread,) = read().threads.values()
+    found = read()
+    (thread,) = found.threads.values()
     numbers, total = observed._numbers(thread.rows, thread.counted)
-    weights = observed._weights(numbers, total, (), thread.rows)
-    assert weights.sum() == pytest.approx(4000)
-    took = thread.rows[:, 1] - thread.rows[:, 0]
+    assert observed._weights(numbers, total, (), thread.rows).sum() == pytest.approx(4000)
+    (section,) = program_of(found, {})
     # Where it has no row it is time between calls.
-    expected = 200 * MS if took.max() < 5000 * MS else clock.ns - begin_ns
-    assert took @ weights == pytest.approx(expected, rel=0.1)
+    expected = 200 * MS if slow == 2000 else 5200 * MS
+    assert section.kinds[0].wall_ns == pytest.approx(expected, rel=0.1)
+
+
+def test_the_time_of_calls_without_rows_has_the_share_that_calls_with_rows_have(watched):
+    torch, clock, read = watched
+
+    class Varies(torch.nn.Module):
+        calls = spent = 0
+
+        def forward(self):
+            self.calls += 1
+            ms = 2 if self.calls % 37 == 0 else 0.2
+            self.spent += round(ms * MS)
+            clock.pass_ms(ms)
+
+    net = Varies()
+    for _ in range(3000):
+        net()
+        clock.pass_ms(0.02)
+    (section,) = program_of(read(), {})
+    assert section.kinds[0].timed < 1500
+    assert section.kinds[0].wall_ns == pytest.approx(net.spent, rel=0.01)
 
 
 def test_calls_that_are_counted_end_where_they_were_expected_or_the_next_row_begins():

@@ -327,11 +327,14 @@ class _Thread:
         return self._time_ns(which[first], numbers[first], min(skip_first, total), cuts)
 
     def _time_ns(self, which: np.ndarray, numbers: np.ndarray, total: int, cuts: np.ndarray) -> int:
-        """Return the time of so many calls, of which some have rows; see ``_weights``."""
-        if not len(which):
-            return 0
-        weights = _weights(numbers, total, cuts, self.rows[which])
-        return round(float(self.durations[which] @ weights))
+        """Return the time of so many calls, of which some have rows; see ``_together_ns``."""
+        took, rows = self.durations[which], self.rows[which]
+        return round(
+            sum(
+                _together_ns(took[part], rows[part], own, count)
+                for part, own, count in _of_threads(numbers, total, cuts)
+            )
+        )
 
     def _kind(self, root: int, name: str, others: Sequence[Samples], skip_first: int) -> Kind:
         about = self.process.roots[root]
@@ -507,18 +510,54 @@ def _weights(
     """
     if rows is None:
         rows = np.zeros((len(numbers), 2))
-    found, since, at = [], 0, 0
-    for cut in (*(cut for cut in cuts if cut <= numbers[-1]), total):
+    found = []
+    for part, own, count in _of_threads(numbers, total, cuts):
+        if len(own) > 1 and own[0] == 0:
+            others = _of_neighbours(own[1:] - 1, count - 1, rows[part][1:])
+            found.append(np.append(1.0, others))
+        else:
+            found.append(_of_neighbours(own, count, rows[part]))
+    return np.concatenate(found)
+
+
+def _of_threads(
+    numbers: np.ndarray, total: int, cuts: Iterable[int]
+) -> Iterator[tuple[slice, np.ndarray, int]]:
+    """Yield where each thread's known calls are, their numbers in it, and how many it made."""
+    since, at = 0, 0
+    for cut in (*(cut for cut in cuts if cut <= numbers[-1]), total) if len(numbers) else ():
         until = int(np.searchsorted(numbers, cut))
         if until > at:  # else those of the next thread stand for them too
-            own, count, times = numbers[at:until] - since, cut - since, rows[at:until]
-            if len(own) > 1 and own[0] == 0:
-                others = _of_neighbours(own[1:] - 1, count - 1, times[1:])
-                found.append(np.append(1.0, others))
-            else:
-                found.append(_of_neighbours(own, count, times))
+            yield slice(at, until), numbers[at:until] - since, cut - since
             since, at = cut, until
-    return np.concatenate(found)
+
+
+def _together_ns(took: np.ndarray, rows: np.ndarray, numbers: np.ndarray, total: int) -> float:
+    """Return the time of a thread's calls, of which some have rows.
+
+    Between two stretches of rows calls have the same share of the time as in these: with a slow one
+    among them it was longer, while the mean of a few calls with rows says nothing of it, or, where
+    the slow one is theirs, far too much. Beyond ``LONGEST`` the program did something else.
+    """
+    whole_ns = float(took.sum())
+    if len(numbers) > 1 and numbers[0] == 0:  # the very first, as in ``_weights``
+        took, rows, numbers, total = took[1:], rows[1:], numbers[1:] - 1, total - 1
+    gaps = np.diff(numbers, prepend=-1, append=total) - 1
+    first = np.flatnonzero(np.append(True, gaps[1:-1] > 0))
+    until = np.append(first[1:], len(numbers))
+    begins, ends = rows[:, 0], rows[:, 1]
+    size, sums = until - first, np.add.reduceat(took, first)
+    inside = np.add.reduceat(ends - begins, first)
+    pauses = ends[until - 1] - begins[first] - inside
+    calls, of_calls = size[:-1] + size[1:], sums[:-1] + sums[1:]
+    # There is a pause less than calls in a stretch.
+    lasted = inside[:-1] + inside[1:]
+    lasted = lasted + (pauses[:-1] + pauses[1:]) * calls / np.maximum(calls - 2, 1)
+    between = begins[first[1:]] - ends[until[:-1] - 1]
+    most = LONGEST * gaps[until[:-1]] * of_calls / calls
+    found = np.minimum(between * of_calls / np.maximum(lasted, 1), most).sum()
+    alone = gaps[0] * sums[0] / size[0] + gaps[-1] * sums[-1] / size[-1]
+    return whole_ns + float(found + alone)
 
 
 def _of_neighbours(numbers: np.ndarray, total: int, rows: np.ndarray) -> np.ndarray:
