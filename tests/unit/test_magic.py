@@ -1,6 +1,7 @@
 """``%%tax`` in IPython's own shell."""
 
 import pytest
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
@@ -65,3 +66,10 @@ def test_a_cell_that_is_no_python_is_ipythons_error(shell):
     result, shown = run(shell, "%%tax\nx =")
     assert isinstance(result.error_in_exec, SyntaxError)
     assert shown == []
+
+
+def test_a_cell_that_awaits_is_refused_in_a_line(shell, capsys):
+    result = shell.run_cell("%%tax\nimport asyncio\nawait asyncio.sleep(0)", store_history=False)
+    assert isinstance(result.error_in_exec, UsageError)
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1 and "ft.tax" in err and not out
