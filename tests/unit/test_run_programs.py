@@ -817,6 +817,13 @@ def test_the_time_of_calls_without_rows_has_the_share_that_calls_with_rows_have(
     assert section.kinds[0].wall_ns == pytest.approx(net.spent, rel=0.01)
 
 
+def test_calls_estimated_to_take_more_than_there_was_leave_no_library_a_negative_time():
+    leaves = [PYTHON_LEAF]
+    beside = observed.Samples(np.array([1, 2]), np.zeros(2, int), leaves, MS, sees_kernel=True)
+    parts = observed._between(beside, 100 * MS, -5 * MS, 10 * MS)
+    assert [(part.name, part.time_ns) for part in parts] == [("not sampled", -5 * MS)]
+
+
 def test_calls_that_are_counted_end_where_they_were_expected_or_the_next_row_begins():
     records = [  # begin, expected end, planned, left, begin of the next row, root
         (1000, 1100, 10, 0, 1150, 1),

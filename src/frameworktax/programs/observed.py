@@ -697,7 +697,7 @@ def _between(beside: Samples, wall_ns: int, left_ns: int, known_ns: int | None) 
         return ()
     scale = 1.0
     if known_ns is not None:
-        scale = left_ns / known_ns if known_ns > 0 else 0.0
+        scale = left_ns / known_ns if known_ns > 0 and left_ns > 0 else 0.0
     libraries: Counter[str] = Counter()
     for leaf, count in beside.by_leaf().items():
         libraries[_library(leaf)] += count
