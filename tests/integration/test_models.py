@@ -123,6 +123,89 @@ def test_what_cannot_be_counted_is_none_with_a_note() -> None:
     assert code == "counts-failed" and text.endswith("ValueError: not today")
 
 
+def of_example(module, *tensors):
+    """Return a module as a model whose batch is that of these tensors."""
+    from frameworktax.models.base import Inputs, Model
+
+    return Model(module.eval(), lambda _: Inputs(tensors), {})
+
+
+def test_layers_are_counted_by_what_they_are_given() -> None:
+    """A subclass of attention was no layer; one of a linear layer, or a packed sequence, ended
+    the count."""
+
+    class Attention(torch.nn.MultiheadAttention):
+        pass
+
+    class WithExtra(torch.nn.Linear):
+        def forward(self, x, extra=None):
+            return super().forward(x), extra
+
+    class Packed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = torch.nn.GRU(8, 16, batch_first=True)
+
+        def forward(self, x, lengths):
+            packed = torch.nn.utils.rnn.pack_padded_sequence(
+                x, lengths, batch_first=True, enforce_sorted=False
+            )
+            return self.gru(packed)[1]
+
+    x = torch.zeros(3, 5, 8)
+    attention = of_example(Attention(8, 2, batch_first=True), x, x, x)
+    assert describe(attention, 3)["macs"] == 3 * 5 * 4 * 8 * 8
+    assert describe(of_example(WithExtra(8, 4), x), 3)["macs"] == 3 * 5 * 8 * 4
+    packed = of_example(Packed(), x, torch.tensor([5, 2, 1]))
+    assert describe(packed, 3)["macs"] == (5 + 2 + 1) * 3 * 16 * (8 + 16)
+
+
+def test_attention_with_a_forward_of_its_own_is_counted_once() -> None:
+    class MultiheadAttention(torch.nn.MultiheadAttention):
+        def forward(self, x):
+            return self.out_proj(x)
+
+    facts = describe(of_example(MultiheadAttention(8, 2), torch.zeros(3, 8)), 3)
+    assert facts["macs"] == 3 * 8 * 8
+
+
+def test_products_with_a_vector_are_counted() -> None:
+    class Scores(torch.nn.Module):
+        def forward(self, x):
+            return torch.addmv(x[:, 0], x, x[0]) @ (x @ x[0])
+
+    facts = describe(of_example(Scores(), torch.ones(5, 8)), 5)
+    assert facts["flops"] == 2 * (5 * 8 + 5 * 8 + 5)
+
+
+@pytest.mark.parametrize("kind", ["bilinear", "sparse", "csr", "quantised", "scripted"])
+def test_what_hides_its_products_has_no_count(kind) -> None:
+    """They counted nothing, and a sparse matrix in rows as a dense one."""
+
+    class Sparse(torch.nn.Module):
+        def forward(self, x):
+            identity = torch.eye(8)
+            return (identity.to_sparse_csr() if kind == "csr" else identity.to_sparse()) @ x.t()
+
+    linear = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    x = torch.zeros(3, 8)
+    if kind == "bilinear":
+        model = of_example(torch.nn.Bilinear(8, 8, 4), x, x)
+    elif kind in ("sparse", "csr"):
+        model = of_example(Sparse(), x)
+    elif kind == "quantised":
+        kinds = {torch.nn.Linear}
+        model = of_example(torch.ao.quantization.quantize_dynamic(linear, kinds), x)
+    else:
+        model = of_example(torch.jit.script(linear), x)
+    facts = describe(model, 3)
+    assert facts["flops"] == (2 * 3 * 8 * 8 if kind == "scripted" else None)
+    assert facts["macs"] == (None if kind in ("quantised", "scripted") else 0)
+    assert (facts["parameters"] is None) == (kind == "quantised")
+    assert facts["operators"]
+    assert facts["notes"]
+
+
 @pytest.mark.parametrize("name", ["_cudnn_rnn", "miopen_rnn"])
 def test_recurrent_layers_of_a_gpu_have_no_formula(name) -> None:
     """One that reads a value on a GPU counted no FLOP of its LSTM; operators of these names are

@@ -28,10 +28,20 @@ UNCOUNTED = (
 )
 """Fused operators, of a CPU and of a GPU's libraries, that hold matrix products and for which the
 counter has no formula."""
+QUANTISED = "nn.quantized"
+"""In the name of torch's modules of quantised layers."""
+SPARSE = " of a sparse tensor"
+"""After the name of a product in which most elements may be left out."""
+WITHOUT_FORMULA = (
+    *("quantized.", "onednn.", "pack_mm", "_int_mm", "_dyn_quant_matmul"),
+    *("_trilinear", "addbmm", "_cdist", SPARSE),
+)
+"""Operators, on ``meta`` as well, that hold matrix products and have no formula either."""
 TRANSPOSED = "Conv1D"
 """Class of GPT-2's projections: a linear layer with transposed weights."""
-ATTENTION = ("MultiheadAttention", "WavLMAttention")
-"""Hand the weights of their four projections to one function and call no linear layer."""
+WAVLM = "WavLMAttention"
+"""As ``torch.nn.MultiheadAttention``, hands the weights of its four projections to one function and
+calls no linear layer."""
 
 
 def describe(model: Model, batch: int) -> dict[str, Any]:
@@ -50,21 +60,38 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
         unknown = dict.fromkeys(("flops", "macs", "operators", "padding_share"))
         known = {"parameters": onnx_file.parameters(model.onnx_path)}
         return {**known, **unknown, "notes": [("flops-not-counted", text)]}
+    import torch
+
     notes: list[tuple[str, str]] = []
     inputs, decoding = model.inputs(batch), model.decoding
     run = model.module if decoding is None else generate.Greedy(model.module, decoding)
-    macs, operators, flops_here = _count_real(model.module, run, inputs, notes)
+    macs, names, flops_here = _count_real(model.module, run, inputs, notes)
+    operators = None if names is None else len(names)
+    hidden = next((n for n in names or () if any(part in n for part in WITHOUT_FORMULA)), None)
+    flops = None
     # Decoding reads its tokens, so it cannot run without data.
-    flops = _flops_on_meta(model.module, inputs) if decoding is None else None
-    flops = flops_here if flops is None else flops
+    if decoding is None and hidden is None:
+        flops = _flops_on_meta(model.module, inputs)
+    if flops is None and hidden is None:
+        flops = flops_here
     if flops is None and operators is not None:
         text = (
-            "FLOPs not counted: the model reads values of its tensors, so it cannot run without "
-            "data, and it uses a fused operator that has no formula"
+            "the model reads values of its tensors, so it cannot run without data, and it uses a "
+            "fused operator that has no formula"
         )
-        notes.append(("flops-not-counted", text))
+        text = f"{hidden} has no formula" if hidden is not None else text
+        notes.append(("flops-not-counted", f"FLOPs not counted: {text}"))
+    parameters: int | None = sum(p.numel() for p in model.module.parameters())
+    if any(QUANTISED in type(layer).__module__ for layer in model.module.modules()):
+        parameters = macs = None
+        text = "parameters and MACs not counted: quantised layers have their weights packed"
+        notes.append(("counts-failed", text))
+    elif any(isinstance(layer, torch.jit.ScriptModule) for layer in model.module.modules()):
+        macs = None
+        text = "MACs not counted: TorchScript does not show its layers; give the module itself"
+        notes.append(("counts-failed", text))
     return {
-        "parameters": sum(p.numel() for p in model.module.parameters()),
+        "parameters": parameters,
         "flops": flops,
         "macs": macs,
         "operators": operators,
@@ -141,8 +168,8 @@ def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
 
 def _count_real(
     module: torch.nn.Module, run: Callable[..., Any], inputs: Inputs, notes: list[tuple[str, str]]
-) -> tuple[int | None, int | None, int | None]:
-    """Run and count (macs, operators, flops); flops is None if an operator has no formula."""
+) -> tuple[int | None, list[str] | None, int | None]:
+    """Run and count: macs, names of operators, flops (None if one of these has no formula)."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -154,7 +181,11 @@ def _count_real(
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            self.names.append(str(func))
+            is_sparse = "mm" in str(func) and any(
+                isinstance(given, torch.Tensor) and given.layout is not torch.strided
+                for given in args
+            )
+            self.names.append(str(func) + SPARSE * is_sparse)
             return func(*args, **(kwargs or {}))
 
     counted, called = Operators(), Operators()
@@ -172,7 +203,7 @@ def _count_real(
     by_operator = {str(k): n for k, n in counter.get_flop_counts().get("Global", {}).items()}
     # Experts are linear layers that are no modules.
     linear = sum(macs) + by_operator.get("aten._grouped_mm", 0) // 2
-    return linear, len(called.names), None if fused else int(counter.get_total_flops())
+    return linear, called.names, None if fused else int(counter.get_total_flops())
 
 
 def _counter() -> Any:
@@ -180,6 +211,7 @@ def _counter() -> Any:
 
     It has the formula for the CUDA kernels of attention only, and none for a mixture's experts:
     there every token's row meets the matrix of one expert, (tokens, k) with (experts, k, n).
+    Products with a vector have none either.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
@@ -192,8 +224,19 @@ def _counter() -> Any:
     def experts(tokens: Any, weights: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
         return 2 * int(tokens[-2]) * int(tokens[-1]) * int(weights[-1])
 
+    def vector(matrix: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return 2 * int(math.prod(matrix))
+
+    def added_vector(
+        bias: Any, matrix: Any, *args: Any, out_shape: Any = None, **kwargs: Any
+    ) -> int:
+        return 2 * int(math.prod(matrix))
+
+    aten = torch.ops.aten
     extra: dict[Any, Callable[..., int]] = {
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention
+        aten._scaled_dot_product_flash_attention_for_cpu: attention,
+        **dict.fromkeys((aten.mv, aten.dot, aten.vdot), vector),
+        aten.addmv: added_vector,
     }
     if hasattr(torch.ops.aten, "_grouped_mm"):  # not in the oldest torch that this runs with
         extra[torch.ops.aten._grouped_mm] = experts
@@ -212,18 +255,24 @@ def _counting_macs(module: torch.nn.Module) -> Iterator[list[int]]:
 
     counts: list[int] = []
 
+    def is_attention(layer: Any) -> bool:  # one with a forward of its own may call its layers
+        return getattr(type(layer), "forward", None) is nn.MultiheadAttention.forward
+
     def hook(layer: Any, args: Any, kwargs: Any, output: Any) -> None:
         name = type(layer).__name__
         # In the order of ``forward``, given by position or by name.
         given = [*inspect.signature(layer.forward).bind(*args, **kwargs).arguments.values()]
         if isinstance(layer, nn.Linear) or name == TRANSPOSED:
-            counts.append(output.numel() * layer.weight.numel() // output.shape[-1])
-        elif name in ATTENTION:
+            rows = given[0].numel() // given[0].shape[-1]
+            counts.append(rows * layer.weight.numel())
+        elif is_attention(layer) or name == WAVLM:
             # Query, key, value; WavLM's takes one tensor for all three.
-            tensors = (*(given[:3] if name == ATTENTION[0] else given[:1] * 3), output[0])
+            tensors = (*(given[:1] * 3 if name == WAVLM else given[:3]), output[0])
             counts.append(sum(tensor.numel() for tensor in tensors) * layer.embed_dim)
         elif isinstance(layer, nn.RNNBase | nn.RNNCellBase):
-            steps = given[0].numel() // given[0].shape[-1]
+            is_packed = isinstance(given[0], nn.utils.rnn.PackedSequence)
+            tensor = given[0].data if is_packed else given[0]
+            steps = tensor.numel() // tensor.shape[-1]
             counts.append(steps * sum(p.numel() for p in layer.parameters() if p.dim() == 2))
         elif isinstance(layer, nn.modules.conv._ConvTransposeNd):
             inner = layer.out_channels // layer.groups * math.prod(layer.kernel_size)
@@ -236,7 +285,9 @@ def _counting_macs(module: torch.nn.Module) -> Iterator[list[int]]:
     handles = [
         layer.register_forward_hook(hook, with_kwargs=True)
         for layer in module.modules()
-        if isinstance(layer, kinds) or type(layer).__name__ in (*ATTENTION, TRANSPOSED)
+        if isinstance(layer, kinds)
+        or is_attention(layer)
+        or type(layer).__name__ in (WAVLM, TRANSPOSED)
     ]
     wanting = [p for p in module.parameters() if p.requires_grad]
     try:
