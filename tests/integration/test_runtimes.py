@@ -229,6 +229,47 @@ def test_what_only_exports_statically_is_exported_for_each_batch(name: str, tmp_
         assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
 
 
+@pytest.mark.parametrize("kind", ["numpy", "number", "branch", "random", "raises"])
+def test_a_trace_in_which_values_are_fixed_is_refused(kind: str, tmp_path: Path) -> None:
+    """It agrees with eager on the example, and was shown as the fastest runtime."""
+
+    class Reads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            y = self.linear(x)
+            if kind == "numpy":
+                return torch.from_numpy(y.numpy() * 2)
+            if kind == "number":
+                return y + y.max().item()
+            if kind == "branch":
+                return y if x[0, 0] == 1 else -y
+            if kind == "raises" and x[0, 0] != 1:
+                raise ValueError
+            return y + torch.rand(()) if kind == "random" else y
+
+    rows = torch.arange(1.0, 9.0).reshape(2, 4)
+    model = Model(Reads().eval(), lambda b: Inputs((rows[:b].clone(),)), {"args.0": 0})
+    prepare = functools.partial(runtimes.get("torchscript").prepare, model, [1, 2], TARGET)
+    if kind in ("random", "raises"):  # nothing can be compared
+        prepare(tmp_path)
+    else:
+        with pytest.raises(WorkerError, match="other values"):
+            prepare(tmp_path)
+
+
+def test_a_trace_of_a_module_that_writes_into_its_inputs_serves_all_batches(tmp_path) -> None:
+    class Normalised(torch.nn.Module):
+        def forward(self, x):
+            return x.sub_(0.5).div_(0.5)
+
+    model = Model(Normalised().eval(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+    runtimes.get("torchscript").prepare(model, [1, 2], TARGET, tmp_path)
+    assert set(Artifact.read(tmp_path).files.values()) == {"model.pt"}
+
+
 def test_what_converts_only_a_fixed_batch_is_converted_for_each(tmp_path, monkeypatch) -> None:
     runtime, model = runnable("onnxruntime"), models.build(WORKLOADS["mlp"])
     export = torch.onnx.export

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax import models
+from frameworktax.errors import WorkerError
+from frameworktax.models.base import EDGES, draw
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import ArtifactRuntime, Export, TorchArtifactLoaded, positional
 from frameworktax.runtimes.torch_common import TorchRuntime, to_arrays
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from frameworktax.models.base import Model
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 SAME = 1e-3
 """Relative difference up to which a trace counts as valid for another batch size; a trace that
 baked a size in is wrong by far more, or fails. The real parity check is the session's."""
+OTHER = EDGES + 1
+"""Number of the draw that gives other values: the first random one; its masks are the example's."""
 
 
 class _Loaded(TorchArtifactLoaded):
@@ -39,15 +44,58 @@ class _FrozenLoaded(_Loaded):
 
 def _check(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:
     """Raise ValueError where a trace does not compute what the module computes."""
+
+    def given() -> Iterable[torch.Tensor]:  # anew: a module may write into its inputs
+        return model.inputs(batch).tensors().values()
+
+    if not _agree(to_arrays(module(*given())), to_arrays(program(*given())), module):
+        raise ValueError(f"a trace is not valid for batch {batch}")
+
+
+def _check_values(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:
+    """Refuse a trace in which values of the example are fixed, by other values.
+
+    A branch that values decide, a number taken from a tensor and what numpy computes are constants
+    of a trace, so that it agrees with the module on the example alone. Where the module raises on
+    other values, or differs from itself, nothing is said.
+
+    Raises:
+        WorkerError: outputs differ.
+    """
+
+    def given() -> Iterable[torch.Tensor]:
+        return draw(model, batch, OTHER).tensors().values()
+
+    try:
+        ours, again = to_arrays(module(*given())), to_arrays(module(*given()))
+    except Exception:  # noqa: BLE001 - a model's own code on values that it may not take
+        return
+    if not _agree(ours, again, module):
+        return
+    try:
+        is_same = _agree(ours, to_arrays(program(*given())), module)
+    except RuntimeError:  # of sizes that were fixed
+        is_same = False
+    if not is_same:
+        raise WorkerError(
+            "unavailable",
+            "a trace fixes what the module does with the values of its example: outputs differ for "
+            "other values; choose another runtime",
+        )
+
+
+def _agree(
+    ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], module: torch.nn.Module
+) -> bool:
+    """Return whether outputs are the same but for rounding; with NaN they are not."""
     import numpy as np
 
-    tensors = model.inputs(batch).tensors().values()
-    for ours, theirs in zip(to_arrays(module(*tensors)), to_arrays(program(*tensors)), strict=True):
-        # bfloat16 has 8 bits: looser by what float32 has more.
-        is_narrow = any(p.element_size() < 4 for p in module.parameters())
-        scale = SAME * (100 if is_narrow else 1) * max(np.abs(ours).max(), 1e-30)  # all may be 0
-        if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=0, atol=scale):
-            raise ValueError(f"a trace is not valid for batch {batch}")
+    # bfloat16 has 8 bits: looser by what float32 has more.
+    share = SAME * (100 if any(p.element_size() < 4 for p in module.parameters()) else 1)
+    return [a.shape for a in ours] == [b.shape for b in theirs] and all(
+        np.allclose(a, b, rtol=0, atol=share * max(np.abs(a).max(initial=0), 1e-30))  # may be 0
+        for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 class TorchScript(TorchRuntime, ArtifactRuntime):
@@ -81,6 +129,7 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
             traced_at = min((batch for batch in batches if batch > 1), default=1)
             tensors = tuple(model.inputs(traced_at).tensors().values())
             program = torch.jit.trace(module, tensors, check_trace=False)
+            _check_values(program, module, model, traced_at)
             program = torch.jit.freeze(program) if self.freezes else program
             for other in [batch for batch in batches if batch != traced_at][:1]:
                 _check(program, module, model, other)
