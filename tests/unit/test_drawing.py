@@ -103,3 +103,13 @@ def test_no_row_of_a_mask_is_masked_whole():
         found = [draw(given, batch, n).kwargs["attention_mask"] for n in range(1, 40)]
         assert all((one.sum(1) >= 1).all() and (one.diff() <= 0).all() for one in found)
         assert len({tuple(one.flatten().tolist()) for one in found}) > 3
+
+
+def test_numbers_without_a_sign_are_drawn():
+    """torch finds no least one of them."""
+    example = torch.tensor([[3, 9, 200]], dtype=torch.uint16)
+    unsigned = Model(torch.nn.Identity(), lambda b: Inputs((example.repeat(b, 1),)), {"args.0": 0})
+    for number in range(EDGES + 2):
+        drawn = draw(unsigned, 2, number).args[0]
+        assert drawn.dtype == torch.uint16 and drawn.shape == (2, 3)
+        assert 3 <= int(drawn.long().min()) <= int(drawn.long().max()) <= 200

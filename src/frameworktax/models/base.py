@@ -260,6 +260,8 @@ def _drawn(path: str, example: Any, rows: Any, number: int, generator: torch.Gen
     if example.dtype == torch.bool:
         found = torch.rand(example.shape, generator=generator) < rows.float().mean().item()
         return found.to(example.device)
+    if not rows.is_floating_point():
+        rows = rows.long()  # unsigned types have no least and no largest
     low, high = rows.min().item(), rows.max().item()
     if "mask" in path and example.dim() >= 2 and high == 1 and bool((rows == rows**2).all()):
         return _padded(example, generator) if number % 2 else example
