@@ -76,5 +76,30 @@ def test_what_has_no_values_cannot_be_measured(module, inputs):
         wrap("Linear", module, inputs, None)
 
 
+class Cache:
+    def __init__(self):
+        self.layers = [{"keys": X}]
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "says"),
+    [
+        (torch.compile(NET), X, "is compiled"),
+        (torch.nn.Sequential(NET, torch.compile(torch.nn.ReLU())), X, "its 1, is compiled"),
+        (torch.nn.LazyLinear(4), X, "call it once"),
+        (NET, torch.nested.nested_tensor([X[0], X[0, :2]]), "nested tensor in args.0"),
+        # A call added to it each time, and its batch stayed as it was.
+        (NET, {"input": X, "past_key_values": Cache()}, "nests tensors in kwargs.past_key_values"),
+    ],
+)
+def test_what_cannot_be_measured_says_what_to_give(module, inputs, says):
+    with pytest.raises(UserModelError, match=says):
+        wrap("Net", module, inputs, None)
+
+
+def test_an_object_without_tensors_is_a_constant():
+    assert list(wrap("Net", NET, (X, Cache, object(), NET), None).batch_dims) == ["args.0"]
+
+
 def test_a_text_is_one_value():
     assert listed("eager") == ["eager"] and listed(range(2)) == [0, 1] and listed(None) == [None]

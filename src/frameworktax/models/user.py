@@ -19,7 +19,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,8 @@ from frameworktax.records import Workload
 
 BEGINS_OTHERS = "begins-others"
 """Note on a model whose file starts something when it is imported."""
+DEEP = 4
+"""Levels of an argument in which a tensor is looked for: a cache has its own in the fourth."""
 RETURN = "return a torch.nn.Module and its example inputs (a tensor, tuple, list or dict)"
 
 
@@ -73,7 +75,8 @@ def wrap(name: str, module: Any, given: Any, batch_dim: int | None) -> Model:
 
     Raises:
         UserModelError: the inputs are no tensor, tuple, list or dict, hide tensors inside
-            containers, or the batch dimension does not follow from them.
+            containers, or the batch dimension does not follow from them; or the module is
+            compiled, or has weights without sizes or values.
     """
     import torch
 
@@ -85,6 +88,19 @@ def wrap(name: str, module: Any, given: Any, batch_dim: int | None) -> Model:
             f"{name} has weights or inputs on the meta device, which have no values; load them "
             "onto the CPU first"
         )
+    if any(torch.nn.parameter.is_lazy(t) for t in module.parameters()):
+        raise UserModelError(
+            f"{name} has lazy layers, whose weights have no sizes yet; call it once on its example "
+            "before you return it"
+        )
+    # What is compiled has imported this; it takes long.
+    wrapped = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())
+    for path, part in module.named_modules():
+        if isinstance(part, wrapped) or part._compiled_call_impl is not None:
+            raise UserModelError(
+                f"{name}{f', its {path},' if path else ''} is compiled by torch.compile, so that "
+                "eager would not be eager; give the module itself and choose --runtimes inductor"
+            )
     dims = _batch_dims(name, example, batch_dim)
 
     def inputs(batch: int) -> Inputs:
@@ -209,7 +225,6 @@ def _module_and_example(name: str, result: Any) -> tuple[Any, Any]:
 
 def _as_inputs(name: str, example: Any) -> Inputs:
     import torch
-    from torch.utils._pytree import tree_leaves
 
     if isinstance(example, Mapping):
         inputs = Inputs(kwargs={str(key): value for key, value in example.items()})
@@ -218,12 +233,33 @@ def _as_inputs(name: str, example: Any) -> Inputs:
     else:
         raise UserModelError(f"{name} returned inputs of type {type(example).__name__}; {RETURN}")
     for path, value in inputs.items():
-        inner = tree_leaves(dict(value) if isinstance(value, Mapping) else value)
-        if any(isinstance(leaf, torch.Tensor) and leaf is not value for leaf in inner):
+        if isinstance(value, torch.Tensor):
+            if value.is_nested:
+                raise UserModelError(
+                    f"{name} has a nested tensor in {path}; give a padded one, and a mask"
+                )
+        elif _holds_tensors(value, DEEP):
             raise UserModelError(
                 f"{name} nests tensors in {path}; pass every tensor as an argument of its own"
             )
     return inputs
+
+
+def _holds_tensors(value: Any, deep: int) -> bool:
+    """Return whether a value is a tensor or holds one: a container, a cache, a graph."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, torch.nn.Module | type) or not deep:
+        return False
+    if isinstance(value, Mapping):
+        inner: Iterable[Any] = value.values()
+    elif isinstance(value, tuple | list | set | frozenset):
+        inner = value
+    else:
+        inner = getattr(value, "__dict__", {}).values()
+    return any(_holds_tensors(one, deep - 1) for one in [*inner])
 
 
 def _batch_dims(name: str, example: Inputs, batch_dim: int | None) -> dict[str, int]:
