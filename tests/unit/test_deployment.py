@@ -9,7 +9,7 @@ import pickle
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from frameworktax.runtimes import artifacts, deployment, huge_pages, serving
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.deployment import Interface, Manifest, Padding, Shape, padded_to, tree
 from frameworktax.runtimes.serving import Outputs, binder, builder, dtypes_of
+from frameworktax.runtimes.torch_common import flatten
 
 COMMAND = "frameworktax optimize mine.py:build -o deploy"
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -694,6 +695,24 @@ def test_a_library_s_output_is_stood_in_for():
         _ = built.other
     with pytest.raises(WorkerError, match="object"):
         tree((torch.ones(1), cache))
+
+
+def test_a_dataclass_is_compared_and_stood_in_for():
+    """One beside a tensor was left out of the comparison: whatever it held was equal."""
+    import torch
+
+    @dataclass
+    class Found:
+        box: torch.Tensor
+        more: object = None
+        again: object = None
+
+    given = (torch.ones(1), Found(torch.zeros(2), again=[torch.ones(3)]))
+    assert [t.shape[0] for t in flatten(given)] == [1, 2, 3]
+    structure = through_json(tree(given))
+    assert dtypes_of(structure) == ["float32"] * 3
+    first, found = builder(structure)(iter("abc"))
+    assert (first, found.box, found.more, found.again) == ("a", "b", None, ["c"])
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), object()])

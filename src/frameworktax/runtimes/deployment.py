@@ -160,8 +160,9 @@ def tree(result: Any) -> Any:
     """Return the structure of an output as JSON.
 
     ``{"tensor": dtype}``, ``{"value": plain}``, ``{"tuple": [...]}`` (``names`` of a named one),
-    ``{"list": [...]}``, or ``{"mapping": {key: ...}}`` with the name of its class and its fields
-    that are None. What a mapping holds beside these, as a cache, is ``left_out`` by name.
+    ``{"list": [...]}``, or ``{"mapping": {key: ...}}``, a dataclass too, with the name of its class
+    and its fields that are None. What a mapping holds beside these, as a cache, is ``left_out`` by
+    name.
 
     Raises:
         WorkerError: another kind of object.
@@ -178,12 +179,19 @@ def tree(result: Any) -> Any:
         return {"tuple": [tree(v) for v in result], "class": type(result).__name__, **names}
     if isinstance(result, list):
         return {"list": [tree(v) for v in result]}
+    if is_dataclass(result) and not isinstance(result, Mapping | type):
+        values = {one.name: getattr(result, one.name) for one in fields(result)}
+        return {
+            "mapping": {name: tree(value) for name, value in values.items() if value is not None},
+            "class": type(result).__name__,
+            "none": [name for name, value in values.items() if value is None],
+        }
     if isinstance(result, Mapping):
         for key in result:
             if not isinstance(key, str):
                 raise WorkerError("unavailable", f"the output has the key {key!r}; give it a name")
         kinds = torch.Tensor | tuple | list | Mapping | Plain
-        known = {k: v for k, v in result.items() if isinstance(v, kinds)}
+        known = {k: v for k, v in result.items() if isinstance(v, kinds) or is_dataclass(v)}
         own: list[str] = [f.name for f in fields(result)] if is_dataclass(result) else []
         left = [key for key in result if key not in known]
         return {
@@ -194,7 +202,8 @@ def tree(result: Any) -> Any:
         }
     raise WorkerError(
         "unavailable",
-        f"the output holds {_shown(result)}; return tensors, tuples, lists, dicts, finite values",
+        f"the output holds {_shown(result)}; return tensors, tuples, lists, dicts, dataclasses, "
+        "finite values",
     )
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -115,7 +116,7 @@ def flatten(output: Any) -> list[Any]:
     """Return the tensors of a model's output in a stable order, None and plain values left out.
 
     Takes a tensor, a numpy array, a tuple or list, a mapping (transformers' ``ModelOutput`` is
-    one), nested.
+    one), a dataclass, nested.
 
     Raises:
         WorkerError: the output holds no tensor.
@@ -126,7 +127,7 @@ def flatten(output: Any) -> list[Any]:
         raise WorkerError(
             "failed",
             f"the model's output ({kind}) holds no tensor to compare; return a tensor, or a tuple, "
-            "list or dict of them",
+            "list, dict or dataclass of them",
         )
     return found
 
@@ -145,6 +146,9 @@ def _tensors(output: Any) -> Iterable[Any]:
     elif isinstance(output, tuple | list):
         for value in output:
             yield from _tensors(value)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for one in fields(output):
+            yield from _tensors(getattr(output, one.name))
 
 
 def to_arrays(output: Any) -> list[np.ndarray]:
