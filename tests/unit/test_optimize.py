@@ -1114,6 +1114,8 @@ class Talker:
     def request(self, method, limit_s, *, number=0, precision="", **given):
         if self.label == "model":
             Talker.number = number
+            if self.how == "untaken" and number % 2 >= self.at:
+                raise WorkerError("failed", "IndexError: x")
             is_other = number == self.at and self.how == "another"
             output = {"value": 2.0} if is_other else PEAK
             return Drawn(interface={"output": output}, sizes=(), made=())
@@ -1143,6 +1145,19 @@ def test_one_input_in_32_is_enough_to_fail_the_proof(tmp_path, monkeypatch, at, 
     # a hundredth is within int8's tolerance, and far beyond float32's
     monkeypatch.setattr(Talker, "at", at)
     assert bool(prover.prove(tmp_path, W1, PEAK, precision="int8").failure) == (how != "lie")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_inputs_that_the_module_does_not_take_prove_nothing(tmp_path, monkeypatch, at):
+    """Boxes with a corner before the other, for one, ended the proof at the first."""
+    monkeypatch.setattr(delivery, "Worker", Talker)
+    monkeypatch.setattr(Talker, "at", at)
+    monkeypatch.setattr(Talker, "how", "untaken")
+    found = Prover(Target(), None, tmp_path, 1.0).prove(tmp_path, W1, PEAK)
+    if at == 1:
+        assert found == Proof(32, 0.0, 1e-3)
+    else:
+        assert found.draws == 0 and found.failure.startswith("input 1: IndexError")
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):

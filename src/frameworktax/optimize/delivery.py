@@ -589,6 +589,8 @@ class Prover:
     ) -> Proof:
         """Compare outputs at one shape over drawn inputs; stops at the first that differ.
 
+        Inputs at which the module itself raises, as where one is to be sorted, prove nothing.
+
         Args:
             folder: of the deployment.
             workload: the shape.
@@ -597,9 +599,16 @@ class Prover:
             precision: what serves the shape computes in.
         """
         proof = Proof(0, 0.0, parity.TOLERANCE[precision])
+        raised = ""
         for number in range(TRIES * wanted):
             try:
                 drawn = self._draw(workload, number)
+            except WorkerError as error:
+                if not number or error.status != "failed":
+                    return replace(proof, failure=f"input {number + 1}: {error}")
+                raised = f"; the module does not take those drawn, such as {number + 1}: {error}"
+                continue
+            try:
                 found = self._serve(folder, number, precision)
             except WorkerError as error:
                 return replace(proof, failure=f"input {number + 1}: {error}")
@@ -615,7 +624,7 @@ class Prover:
             if proof.draws == wanted:
                 return proof
         why = f"of {TRIES * wanted} inputs gave outputs of eager that prove anything"
-        return replace(proof, failure=f"only {proof.draws} {why}")
+        return replace(proof, failure=f"only {proof.draws} {why}{raised}")
 
     def rest(self, *labels: str) -> None:
         """End both processes, or those named; a later step starts anew.
