@@ -134,3 +134,24 @@ def test_outputs_that_differ_from_call_to_call_prove_nothing(tmp_path, differs):
     found = compare_files(tmp_path / "own.npz", tmp_path / "eager.npz", "float32")
     assert found.within_tolerance is (None if differs else True)
     assert (found.reason is not None) == bool(differs)
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        ([-np.inf, 1.0, 2.0], True),
+        ([-np.inf, 1.0, 2.1], False),
+        ([-np.inf, -np.inf, 2.0], False),
+        ([np.inf, 1.0, 2.0], None),  # a sum of large numbers may have overflowed
+        ([-3e38, 1.0, 2.0], None),
+    ],
+)
+def test_an_infinity_that_both_have_is_equal(other, verdict):
+    """A masked logit: no such model was ranked or delivered."""
+    reference = [np.array([-np.inf, 1.0, 2.0])]
+    assert compare(reference, [np.array(other)], "float32").within_tolerance is verdict
+
+
+def test_infinities_alone_prove_nothing():
+    found = compare([np.array([-np.inf])], [np.array([-np.inf])], "float32")
+    assert found.within_tolerance is None and "prove nothing" in found.reason
