@@ -260,6 +260,15 @@ def test_a_trace_in_which_values_are_fixed_is_refused(kind: str, tmp_path: Path)
             prepare(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino", "aot-inductor"])
+def test_what_is_torchscript_already_is_refused_by_what_exports(name: str, tmp_path: Path) -> None:
+    """It said "Sequential.forward() takes 2 positional arguments but 3 were given"."""
+    module = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 4)).eval())
+    model = Model(module, lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+    with pytest.raises(WorkerError, match="the module that it was made from"):
+        runnable(name).prepare(model, BATCHES, TARGET, tmp_path)
+
+
 def test_a_trace_of_a_module_that_writes_into_its_inputs_serves_all_batches(tmp_path) -> None:
     class Normalised(torch.nn.Module):
         def forward(self, x):

@@ -232,9 +232,15 @@ class Export(Artifact):
         """Export for some batch sizes: one as it is, several with a dynamic batch.
 
         The example of several has a batch above 1: torch specialises sizes 0 and 1.
+
+        Raises:
+            WorkerError: TorchScript is in the model.
         """
         import torch
 
+        if any(isinstance(part, torch.jit.ScriptModule) for part in self.model.module.modules()):
+            text = "torch.export takes no ScriptModule; give the module that it was made from"
+            raise WorkerError("unavailable", text)
         shapes: Any = None
         if len(batches) > 1:
             dim = torch.export.Dim("batch", min=1)
