@@ -824,6 +824,31 @@ def test_calls_estimated_to_take_more_than_there_was_leave_no_library_a_negative
     assert [(part.name, part.time_ns) for part in parts] == [("not sampled", -5 * MS)]
 
 
+@pytest.mark.parametrize("total", [60, 100, 150])
+def test_slow_calls_of_the_beginning_say_nothing_of_those_after_the_last_row(watched, total):
+    torch, clock, read = watched
+
+    class Warms(torch.nn.Module):
+        calls = spent = 0
+
+        def forward(self):
+            self.calls += 1
+            ms = 20 if self.calls <= 30 else 0.2
+            self.spent += round(ms * MS)
+            clock.pass_ms(ms)
+
+    net = Warms()
+    for _ in range(total):
+        net()
+    found = read()
+    (section,) = program_of(found, {})
+    (kind,) = section.kinds
+    assert kind.timed < kind.calls == total
+    assert kind.p50_ns == pytest.approx((0.2 if total > 60 else 20) * MS)
+    assert kind.wall_ns == pytest.approx(net.spent, rel=0.02)
+    assert section.wall_ns == pytest.approx(net.spent, rel=0.02)
+
+
 def test_calls_that_are_counted_end_where_they_were_expected_or_the_next_row_begins():
     records = [  # begin, expected end, planned, left, begin of the next row, root
         (1000, 1100, 10, 0, 1150, 1),

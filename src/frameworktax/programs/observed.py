@@ -28,6 +28,7 @@ from frameworktax.programs.calls import (
     COUNTED_WORDS,
     DETAILED,
     NOT_COUNTED,
+    STRETCH,
     Recorder,
     module_call,
 )
@@ -542,9 +543,7 @@ def _together_ns(took: np.ndarray, rows: np.ndarray, numbers: np.ndarray, total:
     whole_ns = float(took.sum())
     if len(numbers) > 1 and numbers[0] == 0:  # the very first, as in ``_weights``
         took, rows, numbers, total = took[1:], rows[1:], numbers[1:] - 1, total - 1
-    gaps = np.diff(numbers, prepend=-1, append=total) - 1
-    first = np.flatnonzero(np.append(True, gaps[1:-1] > 0))
-    until = np.append(first[1:], len(numbers))
+    gaps, first, until = _stretches(numbers, total)
     begins, ends = rows[:, 0], rows[:, 1]
     size, sums = until - first, np.add.reduceat(took, first)
     inside = np.add.reduceat(ends - begins, first)
@@ -560,10 +559,24 @@ def _together_ns(took: np.ndarray, rows: np.ndarray, numbers: np.ndarray, total:
     return whole_ns + float(found + alone)
 
 
-def _of_neighbours(numbers: np.ndarray, total: int, rows: np.ndarray) -> np.ndarray:
+def _stretches(numbers: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the calls without a row before each known one and at the end, and stretches of these.
+
+    Of stretches there is where they begin and where they end. A long one is three: its first and
+    its last calls are like those without a row beside them, what is further away may be of another
+    time, as of a beginning that was slow.
+    """
     gaps = np.diff(numbers, prepend=-1, append=total) - 1
     first = np.flatnonzero(np.append(True, gaps[1:-1] > 0))
     until = np.append(first[1:], len(numbers))
+    near = np.minimum((until - first) // 2, STRETCH)
+    is_long = until - first > STRETCH
+    first = np.unique(np.concatenate((first, (first + near)[is_long], (until - near)[is_long])))
+    return gaps, first, np.append(first[1:], len(numbers))
+
+
+def _of_neighbours(numbers: np.ndarray, total: int, rows: np.ndarray) -> np.ndarray:
+    gaps, first, until = _stretches(numbers, total)
     before, after = gaps[first] / 2, gaps[until] / 2
     before[0] *= 2
     after[-1] *= 2
