@@ -13,6 +13,7 @@ import time
 import types
 from _thread import start_new_thread
 from array import array
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
@@ -276,6 +277,31 @@ def test_a_thread_for_each_call_takes_a_page_and_many_calls_of_one_large_chunks(
 
 
 @pytest.mark.parametrize("watched", ["own", "replaced"], indirect=True)
+def test_a_row_takes_few_instructions_more_than_a_call_that_is_counted(watched):
+    torch, clock, _ = watched
+    net = timed(torch, clock, 0.001)  # so short that most calls are counted only
+    taken = []
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != calls.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        taken[-1] += event == "opcode"
+        return trace
+
+    for _ in range(400):
+        taken.append(0)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            net()
+        finally:
+            sys.settrace(before)
+    (counted, _), (row, often) = Counter(taken).most_common(2)
+    assert often > 10
+    assert counted < row < 2.5 * counted
+
+
 def test_every_thread_has_its_number_of_calls_whatever_has_a_row(watched):
     torch, clock, read = watched
     net, other = timed(torch, clock, 0.001), timed(torch, clock, 0.001)

@@ -30,6 +30,7 @@ from _thread import _local, allocate_lock, get_ident, get_native_id
 from array import array
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from math import inf
 from resource import RUSAGE_THREAD, getrusage
 
 TYPE_CHECKING = False  # typing takes 5 ms to import
@@ -98,6 +99,8 @@ class Recorder:
         """Begin anew: at the start, and in a forked child, whose file is its own."""
         self.pid = os.getpid()
         self.lock = allocate_lock()
+        for thread in self.threads.values():
+            thread.last = 0  # calls that are under way are the parent's to keep
         self.local = _local()
         self.threads.clear()
         self.calls.clear()
@@ -300,7 +303,12 @@ class Recorder:
 
 
 class Root:
-    """A module, or a function such as backward, that the program calls."""
+    """A module, or a function such as backward, that the program calls.
+
+    Attributes:
+        owed: what detail may cost by now, and ``cost`` what it is taken to cost a call: the next
+            one is noted in detail where the former is not less.
+    """
 
     __slots__ = ("cost", "detailed", "index", "inside", "owed", "ref")
 
@@ -309,12 +317,8 @@ class Root:
         self.inside: dict[int, int] = {}
         self.ref: Callable[[], Any] = lambda: None
         self.detailed = 0
-        self.owed = 0.0
+        self.owed = inf
         self.cost = BASE_NS
-
-    def is_due(self) -> bool:
-        """Return whether a call that begins is to be noted in detail."""
-        return self.detailed < FIRST or self.owed >= self.cost
 
 
 class Calls:
@@ -324,17 +328,18 @@ class Calls:
         left: so many are counted before the next one with a row.
         file, byte: where that number stands too.
         room, at: where those that are counted are noted; ``at`` is 0 if there are none.
-        stands_for: calls that each one with a row stands for, so that detail gets its share.
+        share: of the time of a call with a row that detail may cost, with that of the calls which
+            it stands for.
     """
 
-    __slots__ = ("at", "byte", "file", "left", "noted", "ref", "room", "root", "stands_for")
+    __slots__ = ("at", "byte", "file", "left", "noted", "ref", "room", "root", "share")
 
     def __init__(self, root: Root) -> None:
         self.root, self.ref = root, root.ref
         self.room = memoryview(b"")
         self.file: Any = None
         self.at = self.left = self.noted = self.byte = 0
-        self.stands_for = 1.0
+        self.share = DETAIL
 
 
 class Thread:
@@ -343,6 +348,9 @@ class Thread:
     ``state`` is None while no call is under way, True in one in which calls are calls of their own,
     False in one of which nothing is noted inside, and the index of each module inside with what is
     noted in one that is noted in detail.
+
+    Attributes:
+        rows, at: where the next row goes; ``last`` is the last place with room for one.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -351,6 +359,8 @@ class Thread:
         self.state: tuple[dict[int, int], list[int]] | bool | None = None
         self.calls: dict[Any, Calls] = {}
         self.rooms: dict[int, tuple[memoryview, int]] = {}
+        self.rows = memoryview(b"")
+        self.at = self.last = 0
         self.stretch: list[Calls] = []
         self.since = self.noted = 0
         self.draw = Random(0).random
@@ -377,7 +387,7 @@ class Thread:
                 return function(*args, **kwargs)
             finally:
                 self.enter(None)
-        if calls.root.is_due():
+        if calls.root.owed >= calls.root.cost:
             if self.recorder.inputs and calls.root.ref() is not None:  # of a module
                 self.recorder.see(calls.root, (args[1:], kwargs))
             begun = self.begin_detail(calls.root)
@@ -417,28 +427,42 @@ class Thread:
         return found, at
 
     def note(self, begin: int, end: int, calls: Calls) -> None:
-        """Keep a call; in a child that was forked in it, it is the parent's to keep."""
-        if self.pid != self.recorder.pid:
-            return
-        if calls.at and not calls.left:  # those before it that were counted
-            calls.room[calls.at + LEFT + 1] = begin
-            calls.at = 0
-        root = calls.root
-        root.owed += DETAIL * (end - begin) * calls.stands_for
-        rows, at = self.room(LIGHT, 3)
+        """Keep a call; in a child that was forked in it, it is the parent's to keep.
+
+        As in ``module_call`` it is the objects that are touched, not yet in any cache, that cost.
+        """
+        at = self.at
+        if at >= self.last:
+            if self.pid != self.recorder.pid:
+                return
+            words = max(HEAD + 3, min(2 * len(self.rows), CHUNK_WORDS))
+            self.rows, at = self.recorder.chunk(LIGHT, words), HEAD
+            self.last = len(self.rows) - 2
+        rows, root = self.rows, calls.root
         rows[at] = begin
         rows[at + 1] = end
         rows[at + 2] = root.index  # last: a row without it is none
-        if self.state is True:
+        self.at = at + 3
+        root.owed += calls.share * (end - begin)
+        noted = calls.noted
+        if not noted and not self.is_first(begin, calls):
             return
-        if not calls.noted:
-            self.stretch.append(calls)
+        self.noted += 1
+        calls.noted = noted + 1
+        if noted + 1 == STRETCH:
+            self.end_stretch(end)
+
+    def is_first(self, begin: int, calls: Calls) -> bool:
+        """Return whether a call without one before it in its stretch is the first one there."""
+        if calls.at and not calls.left:  # those before it that were counted
+            calls.room[calls.at + LEFT + 1] = begin
+            calls.at = 0
+        if self.state is True:
+            return False
+        self.stretch.append(calls)
         if not self.noted:
             self.since = begin
-        self.noted += 1
-        calls.noted += 1
-        if calls.noted == STRETCH:
-            self.end_stretch(end)
+        return True
 
     def end_stretch(self, end: int) -> None:
         """Decide how many of the next calls are counted only."""
@@ -449,9 +473,9 @@ class Thread:
         for calls in self.stretch:
             # Beyond the bound rows cost more than their share: the time without any stays short.
             count = round(drawn * min(MOST_COUNTED, more * calls.noted))
-            calls.stands_for = 1.0
+            calls.share = DETAIL
             if count > 0 and 2 * calls.noted >= STRETCH:
-                calls.stands_for += count / calls.noted
+                calls.share += DETAIL * count / calls.noted
                 self.count_only(calls, count, end, end + took * count // calls.noted)
             calls.noted = 0
         self.stretch.clear()
@@ -477,7 +501,7 @@ class Thread:
     def begin_detail(self, root: Root) -> tuple[Any, ...]:
         """Begin a call that is noted in detail; what is returned is for ``end_detail``."""
         root.detailed += 1
-        root.owed = 0.0
+        root.owed = 0.0 if root.detailed >= FIRST else inf
         notes: list[int] = []
         before = self.state
         self.enter((root.inside, notes))
@@ -603,7 +627,8 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
         if calls is None:
             return noted(self, args, kwargs)
         if not calls.left:
-            return (noted if calls.root.is_due() else timed)(self, args, kwargs)
+            root = calls.root
+            return (noted if root.owed >= root.cost else timed)(self, args, kwargs)
         calls.left = calls.file[calls.byte] = calls.left - 1
         inside[0] = True
         try:
