@@ -9,21 +9,26 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
 import pytest
+from rich.console import Console
 
 from frameworktax.attribution import perf_event, py_spy
 from frameworktax.attribution.perf_event import RefusedError, refusal
 from frameworktax.attribution.symbols import KERNEL, Leaf
 from frameworktax.attribution.threads import Events
+from frameworktax.cli import progress, run
 from frameworktax.errors import NothingMeasuredError, UsageError
+from frameworktax.host.machine import read
 from frameworktax.programs import attach, document, target
 from frameworktax.programs.attach import Observation, Seen, tax_share
 from frameworktax.programs.blocks import collapsed, program_blocks, symbol_table
@@ -679,3 +684,41 @@ def test_rings_are_emptied_so_seldom_that_it_takes_its_share(machine, monkeypatc
     assert waits == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.4])
     assert looked == stopped == pytest.approx([0.1, 0.2, 0.4, 0.7])
     assert children == pytest.approx([0.4])
+
+
+@pytest.mark.parametrize(("quiet", "made"), [(True, []), (False, ["found"])])
+def test_samples_are_placed_every_second_and_put_together_when_shown(monkeypatch, quiet, made):
+    clock = iter(range(1000))  # a second with each look
+    time_of = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
+    monkeypatch.setattr(run, "time", time_of)
+    monkeypatch.setattr(progress, "time", time_of)
+    did = []
+
+    class Observed:
+        is_ended = False
+
+        def place(self):
+            did.append("placed")
+
+        def update(self):
+            did.append("found")
+            return SimpleNamespace(headline="none")
+
+    view = progress.AttachView(Console(file=StringIO()), quiet=quiet)
+    run._observe(Observed(), 40, [], view)
+    assert did.count("placed") > 5
+    assert [one for one in did if one == "found"][:1] == made
+
+
+def test_reading_a_file_of_the_kernel_makes_no_paths(tmp_path):
+    (tmp_path / "comm").write_bytes(b"name \xff\n")
+    called = []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: called.append(event))
+    try:
+        text = read(tmp_path, "comm")
+    finally:
+        sys.setprofile(before)
+    assert text == "name \ufffd"
+    assert called.count("call") < 8
+    assert read(tmp_path, "none") is None

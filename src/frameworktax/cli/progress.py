@@ -321,13 +321,20 @@ class AttachView(_Drawing):
         self._quiet = quiet
         self._logged = time.monotonic()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be shown now: a log has a line every ten seconds."""
+        if self._live or self._quiet:
+            return self._live is not None
+        return time.monotonic() - self._logged >= LOG_EVERY_S
+
     def show(self, found: Program) -> None:
-        """Show it, or not: a log has a line every ten seconds."""
+        """Show it."""
         if self._live:
             self._live.update(Group(*self._picture(found)), refresh=True)
-        elif not self._quiet and time.monotonic() - self._logged >= LOG_EVERY_S:
-            self._logged = time.monotonic()
-            self._console.print(flat(found.headline), markup=False, soft_wrap=True)
+            return
+        self._logged = time.monotonic()
+        self._console.print(flat(found.headline), markup=False, soft_wrap=True)
 
     def _picture(self, found: Program) -> Iterator[RenderableType]:
         from frameworktax.programs.blocks import load, symbol_table, thread_table

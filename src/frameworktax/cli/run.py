@@ -159,6 +159,9 @@ def _observe(
             if limit_s is not None and now - begin >= limit_s:
                 break
             if now - updated >= UPDATE_S:
-                view.show(observed.update())
+                if view.is_due:
+                    view.show(observed.update())
+                else:
+                    observed.place()
                 updated = time.monotonic()
             time.sleep(LOOK_S)

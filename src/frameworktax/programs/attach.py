@@ -325,7 +325,7 @@ class Observation:
         self._seen = Seen()
         self._fault: Exception | None = None
         self._exit = contextlib.ExitStack()
-        self._begin_ns = self._cpu_ns = self._spent_ns = self._unseen_ns = 0
+        self._begin_ns = self._cpu_ns = self._spent_ns = self._unseen_ns = self._took_ns = 0
 
     def __enter__(self) -> Observation:
         with contextlib.ExitStack() as until:
@@ -431,21 +431,26 @@ class Observation:
         """Return processor time by the system: of what lives, and what that has waited for."""
         return sum(target.spent_ns(one.target, self._root) for one in [*self._processes.values()])
 
-    def update(self) -> Program:
-        """Place what was sampled since the last time, and return what is known by now."""
+    def place(self) -> list[_Observed]:
+        """Place what was sampled since the last time; return the processes by now."""
         if self._fault is not None:
             raise self._fault
         window: Counter[Leaf] = Counter()
         # First: they run on while their samples are placed.
-        spent_ns, took_ns = self._spent(), time.perf_counter_ns() - self._begin_ns
+        spent_ns, self._took_ns = self._spent(), time.perf_counter_ns() - self._begin_ns
         every = list(self._processes.values())
         for one in every:
             window.update(one.take())
-        cpu_ns = sum(one.seen.cpu_ns for one in every)
         self._seen.add(window)
         if not self._first.sampler.is_ended:  # what it has waited for ends with it
-            known_ns = cpu_ns + sum(one.sampler.unseen_cpu_ns or 0 for one in every)
+            known_ns = sum(one.seen.cpu_ns + (one.sampler.unseen_cpu_ns or 0) for one in every)
             self._unseen_ns = spent_ns - self._spent_ns - known_ns
+        return every
+
+    def update(self) -> Program:
+        """Place what was sampled since the last time, and return what is known by now."""
+        every = self.place()
+        cpu_ns, took_ns = sum(one.seen.cpu_ns for one in every), self._took_ns
         sections = [section for one in every for section in one.sections()]
         has_device = any(one.has_device for one in every)
         share = None if has_device else self._seen.tax_share(self._per)
