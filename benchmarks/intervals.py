@@ -5,13 +5,14 @@
 Hosts whose speed is constant (white noise alone), drifts, jumps between two states, or is disturbed
 in bursts; 1, 3 and 5 processes; and processes that are in one of two states for good, of which few
 processes cannot tell. Each process has ten blocks of each point, or the two that it has at least:
-the first process one from the first pass and the others one from a round without it, and all of
-them one from a common round. Truth is of the session: what the processes of the program take at the
-speed that the host had in its rounds; with one process it is that process's own. Beside the
-coverage stands the mean width over that of an oracle: it knows how far the estimate is off at large
-(the standard deviation of its error over all sessions), and has the same degrees of freedom.
+the first process one from the first pass and the others one from a round without it, all of them
+one from a common round, and one more where these two disagree, as ``Rounds.settle``. Truth is of
+the session: what the processes of the program take at the speed that the host had in its rounds;
+with one process it is that process's own. Beside the coverage stands the mean width over that of an
+oracle: it knows how far the estimate is off at large (the standard deviation of its error over all
+sessions), and has the same degrees of freedom.
 Last, latencies of three processes on a constant host that are measured until ``schedule`` says that
-all runtimes at a batch size are done: rounds end when intervals happen to be narrow.
+all runtimes at a batch size are done.
 Written to benchmarks/results/intervals.json.
 """
 
@@ -145,10 +146,8 @@ def session(name: str, processes: int, rng: np.random.Generator, rounds: int = R
     seen = [
         np.multiply.outer(one[:count], several) for one, count in zip(path, counts, strict=True)
     ]
-    if processes == 1:
-        at_host = float(np.mean(seen))
-    else:
-        at_host = float(np.mean([np.median(np.median(one, axis=1)) for one in seen]))
+    centre = np.mean if processes == 1 else np.median
+    at_host = float(np.mean([centre(one) for one in seen]))
     population = (1 + SLOW_STATE) / 2 if name == HOSTS[-1] else 1.0
     level = float(own[0]) if processes == 1 else population
     share = float(shares[0])
