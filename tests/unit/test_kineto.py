@@ -21,6 +21,7 @@ from frameworktax.traces.events import (
     MEMSET_LAUNCHES,
     STEP,
 )
+from frameworktax.traces.timeline import build
 
 DATA = Path(__file__).parents[1] / "data"
 SHARED = Path(
@@ -182,6 +183,7 @@ def test_kinds_of_launches_are_told_apart():
         event(args={"device": "first"}),
         event(args={"stream": -3}),
         event(args={"stream": 1.5}),
+        event(args={"stream": "seven"}),
         event(args=[1]),
         event(name=7),
         event(ts="one"),
@@ -262,6 +264,22 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
         kineto.read(tmp_path / "none.json", own=True)
     with pytest.raises(TraceError, match="directory"):
         kineto.read(tmp_path, own=True)
+
+
+def test_a_call_of_hip_names_its_stream_by_address_and_is_a_launch(tmp_path):
+    """Kineto of ROCm 6.2 writes so; without its calls no kernel has a launch."""
+    path = tmp_path / "t.json"
+    called = {"stream": "0x0", "correlation": 3, "kernel": ""}
+    records = [
+        event("cuda_runtime", name="hipLaunchKernel", args=called),
+        event("cuda_runtime", name="hipLaunchKernel", ts=2, args={"stream": "0x55d0c0ffee00"}),
+        event(ts=5, args={"device": 2, "stream": 0, "correlation": 3}),
+    ]
+    path.write_text(json.dumps(records))
+    trace = kineto.read(path)
+    assert (trace.malformed, len(trace.events)) == (0, 3)
+    assert trace.events.stream.tolist() == [0, 0x55D0C0FFEE00, 0]
+    assert build(trace).launch_start_ns.tolist() == [1_000]
 
 
 def test_numbers_as_text_or_as_floats_are_numbers(tmp_path):

@@ -205,7 +205,10 @@ class _Args(msgspec.Struct, frozen=True, gc=False):
     """What a record says of where it ran; -1 where it does not say."""
 
     device: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
-    stream: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1
+    stream: (
+        Annotated[int, msgspec.Meta(ge=-1, lt=2**62)]
+        | Annotated[str, msgspec.Meta(pattern=r"^(?:-1|0|[1-9][0-9]{0,17}|0x[0-9a-fA-F]{1,15})$")]
+    ) = -1  # a call of HIP names it by its address, "0x0"
     correlation: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1
 
 
@@ -324,7 +327,9 @@ class _Events:
         args = [events[i].args for i in pointing.tolist()]
         device, stream, correlation = (np.full(len(events), -1, np.int64) for _ in range(3))
         device[pointing] = [a.device for a in args]
-        stream[pointing] = [a.stream for a in args]
+        stream[pointing] = [
+            a.stream if isinstance(a.stream, int) else int(a.stream, 0) for a in args
+        ]
         correlation[pointing] = [a.correlation for a in args]
         # Old versions write device and stream of a record only as its process and thread.
         for i in np.flatnonzero((code < len(DEVICE)) & (device < 0)).tolist():
