@@ -59,6 +59,24 @@ def test_the_profilers_own_steps_come_before_others(tmp_path):
     ]
 
 
+def test_steps_that_old_versions_write_as_operators_are_steps(tmp_path):
+    """Of torch 1.8 to 1.10; as operators they held all others and were what cost most."""
+
+    def old(name, start, end):
+        return cases.event("Operator", name, start, end)
+
+    run = explained(
+        tmp_path,
+        *(old(f"ProfilerStep#{n}", n * 1_000, n * 1_000 + 900) for n in (1, 2)),
+        *(old("aten::relu", n * 1_000 + 100, n * 1_000 + 500) for n in (1, 2)),
+        *call(1_200, 1),
+        *call(2_200, 2),
+    )
+    assert names(run) == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert [one["name"] for one in run.trace["operators"]] == ["aten::relu"]
+    assert [one["name"] for one in run.trace["starved_by"]["operator"]] == ["aten::relu"]
+
+
 def test_an_expression_chooses_the_steps(tmp_path):
     assert names(explained(tmp_path, *ANNOTATED, step="^att")) == ["attention"] * 2
     assert names(explained(tmp_path, *ANNOTATED, step="warm.*0")) == ["warmup forward 0"]

@@ -39,6 +39,7 @@ from frameworktax.traces.events import (
     KERNEL,
     LIMIT,
     MEMSET,
+    STEP,
     Events,
     Trace,
 )
@@ -171,6 +172,10 @@ def read(path: Path, *, own: bool = False) -> Trace:
         for column, dtype in DTYPES.items()
     }
     found = Events(tuple(events.names), **joined)
+    marks = found.named(STEP)
+    if not (marks & (found.category == CODES["user_annotation"])).any():
+        # torch 1.8 to 1.10 write the profiler's steps as operators
+        joined["category"][marks & (found.category == CODES["cpu_op"])] = CODES["user_annotation"]
     if _collide(found, list(events.threads)):
         raise TraceError(
             f"{path}: launches of several processes have the same numbers, so that kernels cannot "
