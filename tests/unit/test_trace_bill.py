@@ -55,6 +55,41 @@ def test_starvation_is_charged_to_the_thread_that_launches_next(tmp_path):
     assert found["python"] == 30
 
 
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def test_kernels_that_communicate_alone_have_a_line_of_their_own(tmp_path):
+    _, bill = billed(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        *(cases.launch(n, n + 1, n) for n in (1, 3, 5, 7)),
+        cases.kernel(10, 30, 1, name="gemm"),
+        cases.kernel(20, 60, 3, stream=8, name=NCCL),
+        cases.kernel(50, 70, 5, stream=9, cat="gpu_memcpy"),
+        cases.kernel(75, 80, 7, stream=9, name="at::native::BlockAllReduce_softmax"),
+    )
+    found = lines(bill.table[0])
+    assert (found["kernel"], found["communication"], found["copies"]) == (25, 30, 10)
+
+
+@pytest.mark.parametrize("tail", [0, 10 * 10**6])
+def test_a_step_that_communicates_most_of_its_time_has_no_regime(tmp_path, tail):
+    """Whether other ranks' hosts or their devices were late is not in the trace of one."""
+    ms = 10**6
+    run = cases.explained(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 10 * ms + tail),
+        cases.launch(ms // 100, ms // 50, 1),
+        cases.launch(ms // 20, ms // 15, 2),
+        cases.kernel(ms, 4 * ms, 1, name="gemm"),
+        cases.kernel(4 * ms, 30 * ms, 2, stream=8, name=NCCL),
+    )
+    assert (run.trace["regime"], run.trace["no_regime"]) == (None, "communication")
+    assert run.trace["busy_ns"] == 9 * ms + tail
+    assert "only with communication" in run.headline
+    assert any("communicate" in one.action for one in run.advice)
+
+
 def test_two_devices_are_busy_where_one_of_them_is(tmp_path):
     _, bill = billed(
         tmp_path,
@@ -100,7 +135,7 @@ def test_recorded_steps_add_up_to_the_nanosecond(name, busy_ns, wall_ns):
     walls = line.windows.end_ns - line.windows.begin_ns
     assert bill.table.sum(axis=1).tolist() == walls.tolist()
     if busy_ns is not None:
-        assert (bill.table[:, :2].sum(axis=1).tolist(), walls.tolist()) == (busy_ns, wall_ns)
+        assert (bill.table[:, :3].sum(axis=1).tolist(), walls.tolist()) == (busy_ns, wall_ns)
 
 
 rows = st.lists(
@@ -135,7 +170,7 @@ def test_whatever_was_recorded_no_nanosecond_is_lost_or_counted_twice(found):
     for s, e in zip(line.work.start_ns, line.work.end_ns, strict=True):
         busy[s:e] = True
     for n, (s, e) in enumerate(zip(line.windows.begin_ns, line.windows.end_ns, strict=True)):
-        assert bill.table[n, :2].sum() == busy[s:e].sum()
+        assert bill.table[n, :3].sum() == busy[s:e].sum()
 
 
 def test_a_thread_that_only_passed_by_explains_nothing(tmp_path):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from frameworktax.analysis.trace.document import NO_REGIME
+from frameworktax.analysis.trace.document import BUSY, NO_REGIME
 from frameworktax.analysis.whatif.formulas import MEASURED
 from frameworktax.errors import flat
 from frameworktax.records import Estimate, Prediction
@@ -106,7 +106,7 @@ def _cells(
 
 def _busy(step: Mapping[str, Any]) -> tuple[float, float | None]:
     """Return the time in which the device of a step was busy, and its share of the step."""
-    busy = float(step["bill_ns"].get("kernel", 0) + step["bill_ns"].get("copies", 0))
+    busy = float(sum(step["bill_ns"].get(line, 0) for line in BUSY))
     return busy, busy / step["wall_ns"] if step["wall_ns"] else None
 
 

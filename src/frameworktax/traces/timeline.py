@@ -40,6 +40,12 @@ AUTOMATIC = re.compile(
     r"^(?:enumerate\(DataLoader\)|Optimizer\.|nccl:|gloo:|## Call CompiledFxGraph)|compile_id="
 )
 """Annotations that torch makes by itself; they repeat, and none is a step."""
+COMMUNICATION = re.compile(
+    r"nccl|rccl|msccl|oneccl|nvshmem|ep::(?:inter|intra)node|cross_device_reduce|multimem_|all_?gather"
+    r"|reduce_?scatter|all_?to_?all|(?<!warp)(?<!block)all_?reduce",
+    re.IGNORECASE,
+)
+"""Kernels that exchange data with other devices; how long one takes includes waiting for them."""
 LISTED = 8
 """Annotations that an error or a note names."""
 BACKLOG_NS = 100_000
@@ -289,6 +295,11 @@ class Timeline:
     def is_kernel(self) -> Mask:
         """Return, per record, whether it is a kernel; a copy or memset otherwise."""
         return np.asarray(self.work.category == CATEGORIES.index(KERNEL))
+
+    @cached_property
+    def communicates(self) -> Mask:
+        """Return, per record, whether it is a kernel that exchanges data with other devices."""
+        return self.is_kernel & self.work.matching(COMMUNICATION)
 
     @cached_property
     def launch_start_ns(self) -> Ns:

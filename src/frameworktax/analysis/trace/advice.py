@@ -88,6 +88,15 @@ def _on_device(
             wall,
             busy,
         )
+    exchanged = bill.get("communication", 0)
+    if exchanged >= PART * wall:
+        yield _bound(
+            "communicate beside the kernels, or less, or let devices wait less for each other",
+            f"only kernels that communicate run for {percent(exchanged / wall)} of the time, which "
+            "includes waiting for other devices; compare the traces of all ranks",
+            wall,
+            wall - exchanged,
+        )
     copies = bill.get("copies", 0)
     if copies >= PART * wall:
         yield _bound(

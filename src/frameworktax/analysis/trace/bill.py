@@ -2,7 +2,8 @@
 
 At each moment, the first of these that holds:
 
-    kernel       a kernel runs on some device
+    kernel       a kernel runs on some device, none of those that only communicate
+    communication  only kernels run that exchange data with other devices, or wait for them
     copies       only copies or memsets run
     unknown      nothing recorded runs, but the device still has work from before the recording
     device_gap   every device is idle though a launched record has not begun: stream order,
@@ -42,7 +43,7 @@ from frameworktax.traces.intervals import Index, Mask, Nesting, Ns, Stretches, n
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
 LINES = (
-    *("kernel", "copies", "operators", "framework", "python", "launch", "startup"),
+    *("kernel", "communication", "copies", "operators", "framework", "python", "launch", "startup"),
     *("device_gap", "wait", "unknown", "remainder"),
 )
 """In the order they are shown; they add up to the wall."""
@@ -214,13 +215,15 @@ def _idle_for_the_host(timeline: Timeline, table: Ns) -> tuple[Ns, Ns, Ns]:
     """Fill in a device's lines, and return (step, start, end) of the time that the host decides."""
     windows, work = timeline.windows, timeline.work
     begin, end = windows.begin_ns, windows.end_ns
-    kernels = timeline.is_kernel
-    table[:, _LINE["kernel"]] = intervals.union_within_ns(
-        work.start_ns[kernels], work.end_ns[kernels], begin, end
+    math, kernels = timeline.is_kernel & ~timeline.communicates, timeline.is_kernel
+    table[:, _LINE["kernel"]], ran = (
+        intervals.union_within_ns(work.start_ns[chosen], work.end_ns[chosen], begin, end)
+        for chosen in (math, kernels)
     )
+    table[:, _LINE["communication"]] = ran - table[:, _LINE["kernel"]]
     busy_s, busy_e = intervals.merge(work.start_ns, work.end_ns)
     busy = intervals.union_within_ns(busy_s, busy_e, begin, end)
-    table[:, _LINE["copies"]] = busy - table[:, _LINE["kernel"]]
+    table[:, _LINE["copies"]] = busy - ran
     idle = intervals.gaps(busy_s, busy_e, window=(int(begin[0]), int(end[-1])))
     step, _, idle_s, idle_e = intervals.overlaps(begin, end, *idle)
     until = timeline.backlog_until_ns  # devices had work from before the recording

@@ -16,7 +16,7 @@ import numpy as np
 from frameworktax.analysis.estimates import duration, exactly, one_minus, percent, scaled, shifted
 from frameworktax.analysis.regime import gpu_regime
 from frameworktax.analysis.trace import bill as trace_bill
-from frameworktax.analysis.trace.advice import advise
+from frameworktax.analysis.trace.advice import PART, advise
 from frameworktax.analysis.trace.bill import FRAME, LINES, STARVED, slowed
 from frameworktax.analysis.trace.findings import causes, operators, startup, waits
 from frameworktax.records import SEED, Estimate, Note, Regime, Run
@@ -24,11 +24,12 @@ from frameworktax.traces import intervals
 from frameworktax.traces.intervals import Ns
 from frameworktax.traces.timeline import Step, Timeline
 
-Open = Literal["no-device", "start-up", "work-before-recording", "profiler"]
+Open = Literal["no-device", "start-up", "work-before-recording", "communication", "profiler"]
 """Why a trace carries no regime."""
 NO_REGIME: dict[Open, str] = {
     "start-up": "for start-up calls inside the steps could change it",
     "work-before-recording": "for work from before the recording could change it",
+    "communication": "for communication includes waiting for other devices",
     "profiler": "for the profiler's own cost could change it",
     "no-device": "for operators hold kernels and their dispatch alike",
 }
@@ -59,6 +60,8 @@ NOTES = {
     "total",
 }
 """Code → what cannot be trusted, with the number or words that it is about."""
+BUSY = ("kernel", "communication", "copies")
+"""Lines of the bill in which a device is busy."""
 DRAWS = 1000
 MIN_STEPS = 5
 """Steps from which the share of the device has an interval; fewer are given as they are."""
@@ -83,7 +86,7 @@ def document(timeline: Timeline, name: str) -> Run:
         "graph_launches": int((timeline.is_launch & timeline.is_graph).sum()),
         "devices": _devices(timeline),
         "wall_ns": int(walls.sum()),
-        "busy_ns": _sum(total, "kernel", "copies"),
+        "busy_ns": _sum(total, *BUSY),
         "tax_share": asdict(share) if share is not None else None,
         **_bill(total, timeline),
         "regime": regime,
@@ -116,6 +119,9 @@ def _headline(trace: dict[str, Any], name: str) -> str:
         said = [f"one stretch of {duration(wall)}, no steps"]
     if idle is not None:
         said.append(f"a device is busy {100 * _part(trace['busy_ns'], wall):.1f} % of it")
+        exchanged = _part(trace["bill_ns"].get("communication", 0), wall)
+        if exchanged >= PART:
+            said.append(f"for {percent(exchanged)} only with communication")
     ahead = [s["host_ahead_ns"] for s in steps]
     if trace["regime"]:
         said.append(str(trace["regime"]))
@@ -147,7 +153,7 @@ def _part(ns: int, wall_ns: int) -> float:
 
 def _rest(trace: dict[str, Any]) -> list[str]:
     """Return what the largest part of a device's idle time is, and whose."""
-    lines = {line: ns for line, ns in trace["bill_ns"].items() if line not in ("kernel", "copies")}
+    lines = {line: ns for line, ns in trace["bill_ns"].items() if line not in BUSY}
     first = max(lines, key=lambda line: lines[line], default=None)
     if first is None:
         return []
@@ -256,7 +262,12 @@ def _regime(
         start = np.concatenate([step.device_start_ns for step in steps])
         end = np.concatenate([step.device_end_ns for step in steps])
         span = int(end.max() - start.min())
-        return gpu_regime(exactly(_part(intervals.union_ns(start, end), span), RECORDED)), None
+        busy = _part(intervals.union_ns(start, end), span)
+        regime = gpu_regime(exactly(busy, RECORDED))
+        exchanged = _part(_sum(row, "communication"), span)
+        if gpu_regime(exactly(busy - exchanged, RECORDED)) != regime:
+            return None, "communication"
+        return regime, None
     wall, startup_ns, unknown = int(row.sum()), _sum(row, "startup"), _sum(row, "unknown")
     if tax_share is None:
         if not len(timeline.work):
@@ -272,6 +283,7 @@ def _regime(
     others: dict[Open, Estimate] = {
         "start-up": _without(seen, wall, startup_ns),
         "work-before-recording": shifted(unseen, more),
+        "communication": shifted(seen, -_part(_sum(row, "communication"), wall)),
         "profiler": _without(seen, wall, host * (1 - 1 / slowed(timeline))),
     }
     regime = gpu_regime(seen)
@@ -323,7 +335,7 @@ def _tax_share(table: Ns, walls: Ns) -> Estimate | None:
     Time in which devices had work from before the recording is left out of both, and the interval
     reaches from all of it busy to all of it idle.
     """
-    busy = table[:, [LINES.index("kernel"), LINES.index("copies")]].sum(axis=1)
+    busy = table[:, [LINES.index(line) for line in BUSY]].sum(axis=1)
     unknown = table[:, LINES.index("unknown")]
     seen = walls - unknown
     if not seen.sum():
