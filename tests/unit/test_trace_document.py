@@ -27,6 +27,20 @@ def codes(run):
     return {note.code for note in run.notes}
 
 
+def test_the_headline_names_an_operator_only_for_time_that_it_explains(tmp_path):
+    """A queue that waits for 92 % of a step is no operator's, however long the host was in one."""
+    run = cases.explained(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100_000),
+        cases.event("cpu_op", "aten::add", 1_000, 4_000),
+        cases.launch(2_000, 4_000, 1),
+        cases.kernel(96_000, 98_000, 1),
+    )
+    assert run.trace["starved_by"]["operator"] == [{"name": "aten::add", "ns": 3_000}]
+    assert "device gap, 92 %" in run.headline
+    assert "aten::add" not in run.headline
+
+
 def test_the_document_of_a_known_step(tmp_path):
     run = explained(tmp_path, *cases.one_step())
     trace = run.trace

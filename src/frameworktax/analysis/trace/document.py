@@ -62,6 +62,8 @@ NOTES = {
 """Code → what cannot be trusted, with the number or words that it is about."""
 BUSY = ("kernel", "communication", "copies")
 """Lines of the bill in which a device is busy."""
+EXPLAINED = ("framework", "python", "launch")
+"""Lines of the bill that lie in lines of Python and operators."""
 DRAWS = 1000
 MIN_STEPS = 5
 """Steps from which the share of the device has an interval; fewer are given as they are."""
@@ -162,6 +164,8 @@ def _rest(trace: dict[str, Any]) -> list[str]:
     inside = [call for call in trace["startup"] if call["in_steps_ns"]]
     if first == "startup" and inside:
         return [said, f"above all {max(inside, key=lambda c: c['in_steps_ns'])['name'][:120]}"]
+    if first not in EXPLAINED:
+        return [said]  # no line of Python and no operator was open in it
     leaders = trace["starved_by"]["python"] or trace["starved_by"]["operator"]
     return [said, f"above all in {leaders[0]['name'][:120]}"] if leaders else [said]
 
