@@ -27,6 +27,30 @@ def codes(run):
     return {note.code for note in run.notes}
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        [cases.launch(200, 300, 1)],
+        [
+            cases.launch(200, 300, 1, "runFunction", cat="mtia_runtime"),
+            cases.event("mtia_ccp_events", "fc-dtype_Float", 250, 900, pid=9, tid=4),
+        ],
+    ],
+)
+def test_a_device_whose_records_are_missing_is_no_cpu(tmp_path, host):
+    """Without the right to profile, or of a device that is not read: operators compute nothing."""
+    run = cases.explained(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 1_000),
+        cases.event("cpu_op", "aten::mm", 100, 800),
+        *host,
+    )
+    codes = {note.code for note in run.notes}
+    assert "device-missing" in codes and "no-device-records" not in codes
+    assert (run.trace["no_regime"], run.advice) == ("device-missing", ())
+    assert "operators that compute" not in run.headline
+
+
 def test_the_headline_names_an_operator_only_for_time_that_it_explains(tmp_path):
     """A queue that waits for 92 % of a step is no operator's, however long the host was in one."""
     run = cases.explained(
@@ -131,7 +155,8 @@ def test_share_has_an_interval_from_five_steps_on(tmp_path):
         (cases.one_step(-9_000), "clocks-skewed"),
         (cases.one_step()[1:], "no-steps"),
         ([e for e in cases.one_step() if "python_function" not in e], "no-python-frames"),
-        ([e for e in cases.one_step() if '"device"' not in e], "no-device-records"),
+        ([e for e in cases.one_step() if '"device"' not in e], "device-missing"),
+        ([e for e in cases.one_step() if '"correlation"' not in e], "no-device-records"),
         (
             [*cases.one_step(), cases.event("user_annotation", "ProfilerStep#4", 30_000, 31_000)],
             "steps-without-device",

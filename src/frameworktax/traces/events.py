@@ -115,6 +115,7 @@ class Trace:
         records: read in the file, those of no interest included.
         malformed: records that could not be read at all.
         cut: why the file ends early; None if it does not.
+        unread: category → how many records, of devices whose records are not read.
         shapes: (start_ns, device, stream) of a kernel → blocks, threads of a block, registers of
             a thread, bytes of shared memory of a block; of the measuring process's own profile.
         properties: of devices by number, as Kineto writes them.
@@ -126,6 +127,7 @@ class Trace:
     records: int
     malformed: int = 0
     cut: str | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[tuple[int, int, int], tuple[int, int, int, int]] = field(default_factory=dict)
     properties: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -21,6 +21,7 @@ import gzip
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,11 @@ ALIASES = {
     "operator": "cpu_op",
 }
 """Names that versions before 2021 and other vendors' back ends give the same categories."""
+UNREAD = (
+    *("mtia_runtime", "mtia_ccp_events", "hpu_op", "glow_runtime", "privateuse1_runtime"),
+    *("privateuse1_driver", "cuda_profiler_range"),
+)
+"""Categories of devices whose records are not read."""
 Shape = tuple[int, int, int, int]
 """Blocks, threads of a block, registers of a thread, bytes of shared memory of a block."""
 EVENT_LIMIT = 16 << 20
@@ -188,6 +194,7 @@ def read(path: Path, *, own: bool = False) -> Trace:
         records=events.records,
         malformed=malformed,
         cut=file.cut,
+        unread=events.unread,
         shapes=events.shapes or {},
         properties=_devices(file.head) or _devices(file.tail),
     )
@@ -267,6 +274,7 @@ class _Events:
         invalid: events whose times cannot be.
         resolution_ns: the finest step that times show.
         malformed: events that cannot be read.
+        unread: how many events of each category of ``UNREAD`` there are.
     """
 
     shapes: dict[tuple[int, int, int], Shape] | None
@@ -277,6 +285,7 @@ class _Events:
     invalid: int = 0
     resolution_ns: int = 1000
     malformed: int = 0
+    unread: Counter[str] = field(default_factory=Counter)
 
     def add_all(self, piece: bytes) -> bool:
         """Append events with commas between them; return whether that is what the piece is."""
@@ -286,6 +295,8 @@ class _Events:
         self.records += len(events)
         codes = [CODES.get(e.cat, -1) if e.ph == "X" else -1 for e in events]
         kept = [e for e, code in zip(events, codes, strict=True) if code >= 0]
+        if len(kept) < len(events):
+            self.unread.update(e.cat for e in events if e.ph == "X" and e.cat in UNREAD)
         if not kept:
             return True
         start = from_numbers([e.ts for e in kept])

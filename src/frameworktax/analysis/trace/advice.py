@@ -40,6 +40,8 @@ def advise(
         found = iter([first])  # what else the steps show is not what they do when warm
     elif len(timeline.work):
         found = _on_device(timeline, trace, steps)
+    elif trace["no_regime"] == "device-missing":
+        return ()
     else:
         found = _on_cpu(timeline, trace)
     return ranked(advice for advice in found if advice.gain.value >= WORTH)

@@ -24,13 +24,16 @@ from frameworktax.traces import intervals
 from frameworktax.traces.intervals import Ns
 from frameworktax.traces.timeline import Step, Timeline
 
-Open = Literal["no-device", "start-up", "work-before-recording", "communication", "profiler"]
+Open = Literal[
+    "no-device", "device-missing", "start-up", "work-before-recording", "communication", "profiler"
+]
 """Why a trace carries no regime."""
 NO_REGIME: dict[Open, str] = {
     "start-up": "for start-up calls inside the steps could change it",
     "work-before-recording": "for work from before the recording could change it",
     "communication": "for communication includes waiting for other devices",
     "profiler": "for the profiler's own cost could change it",
+    "device-missing": "for what ran on the device is not known",
     "no-device": "for operators hold kernels and their dispatch alike",
 }
 NOTES = {
@@ -41,6 +44,8 @@ NOTES = {
     "coarse-clock": "this profiler writes times in steps of {} ns",
     "no-device-records": "no record of a device: operators hold kernels and their dispatch alike, "
     "so that neither tax nor regime is known; frameworktax measure separates them",
+    "device-missing": "{}: operators hold dispatch and no kernels, and the device's time is not "
+    "known; on CUDA and ROCm record kernels too: ProfilerActivity.CUDA, and the right to profile",
     "no-steps": "no step marks: the whole trace is one step, set-up and pauses included; give the "
     "profiler a schedule and call its step() after each, or mark steps with record_function",
     "other-annotations": "not taken as steps: {}; choose with --step REGEX",
@@ -131,6 +136,8 @@ def _headline(trace: dict[str, Any], name: str) -> str:
         said.append(f"no regime, {NO_REGIME[trace['no_regime']]}")
     if None not in ahead:
         said.append(f"the host is {duration(min(ahead))} ahead: a faster host gains nothing")
+    elif trace["no_regime"] == "device-missing":
+        pass  # operators do not compute on the host
     elif idle is None:
         work = percent(_part(trace["bill_ns"].get("operators", 0), wall))
         said.append(f"operators that compute take {work}, their dispatch included")
@@ -275,7 +282,7 @@ def _regime(
     wall, startup_ns, unknown = int(row.sum()), _sum(row, "startup"), _sum(row, "unknown")
     if tax_share is None:
         if not len(timeline.work):
-            return None, "no-device"
+            return None, "device-missing" if _missing(timeline) else "no-device"
         return None, "work-before-recording" if unknown else None
     if startup_ns > wall / 2:
         return None, "start-up"  # what is left is no picture of a warm step
@@ -298,6 +305,15 @@ def _regime(
 def _without(share: Estimate, wall: int, part: float) -> Estimate:
     """Return a share of the wall as it is without a part of the wall; a whole one leaves 1 ns."""
     return scaled(share, wall / (wall - part) if part < wall else float(wall))
+
+
+def _missing(timeline: Timeline) -> str:
+    """Return what a trace without records of a device has of one; empty for nothing."""
+    unread = [f"{count} records of {name}" for name, count in timeline.trace.unread.items()]
+    if unread:
+        return f"{' and '.join(unread)} are not read, and there are no others of a device"
+    lost = int(timeline.lost.sum())
+    return f"{lost} launches, and no record of what they ran" if lost else ""
 
 
 def _host_ahead_ns(timeline: Timeline, step: Step) -> int | None:
@@ -376,7 +392,9 @@ def _notes(timeline: Timeline) -> list[Note]:
         ("records-invalid", trace.invalid),
         ("records-repeated", timeline.duplicates),
         ("coarse-clock", trace.resolution_ns if trace.resolution_ns >= 1000 and has_device else 0),
-        *(_of_devices(timeline) if has_device else [("no-device-records", True)]),
+        *(_of_devices(timeline) if has_device else []),
+        ("device-missing", "" if has_device else _missing(timeline)),
+        ("no-device-records", not has_device and not _missing(timeline)),
         ("no-steps", not windows.marked),
         ("other-annotations", listed if windows.marked else ""),
         ("steps-overlap", windows.overlapping),
