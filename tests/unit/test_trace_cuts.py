@@ -96,6 +96,22 @@ def test_a_host_ahead_of_a_saturated_device(tmp_path):
     assert run.trace["tax_share"]["low"] < 0.01 < run.trace["tax_share"]["high"]
 
 
+def test_graphs_do_not_shorten_steps_that_keep_the_device_busy(tmp_path):
+    """The host is a step ahead: kernels wait for those of the step before, not for the host."""
+    steps = []
+    for n in range(10):
+        steps.append(cases.event("user_annotation", f"ProfilerStep#{n}", n * MS, (n + 1) * MS))
+        for i in range(10):
+            at, number = n * MS + i * 100 * US, 1 + 10 * n + i
+            launched = n * MS + 900 * US + 5 * i * US if i else at
+            begun = at + MS if number > 1 else at + 10 * US  # the first is long
+            steps.append(cases.launch(launched, launched + 4 * US, number))
+            steps.append(cases.kernel(begun, at + MS + 80 * US, number))
+    run = cases.explained(tmp_path, *steps)
+    (graphs,) = [one for one in run.advice if "graph" in one.action]
+    assert graphs.gain.value == pytest.approx(run.trace["wall_ns"] / run.trace["busy_ns"])
+
+
 def test_a_host_is_not_ahead_in_a_step_that_goes_on_after_its_kernels(tmp_path):
     _, *rest = decode(8_370 * US)
     longer = cases.event("user_annotation", "ProfilerStep#1", 0, 25_000 * US)
