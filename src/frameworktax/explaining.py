@@ -172,8 +172,8 @@ def _reader(path: Path) -> Callable[[Path], Any]:
         )
     if path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head):
         raise UsageError(
-            f"{path}: XPlane protocol buffers were removed: have JAX write Chrome JSON as well, "
-            "with jax.profiler.trace(folder, create_perfetto_trace=True), and explain that"
+            f"{path}: traces of XLA (JAX, TensorFlow) are not read, nor as Chrome JSON; "
+            "measure the model with frameworktax measure --runtimes jax"
         )
     if not text:
         raise TraceError(f"{path}: the file is empty or blank; {ACCEPTED}")

@@ -39,7 +39,7 @@ def test_a_list_of_events_far_behind_what_stands_before_it(tmp_path):
 
 def test_what_replaces_nsight_systems_and_xplane(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\n\x02\x12\0")
-    with pytest.raises(UsageError, match="create_perfetto_trace"):
+    with pytest.raises(UsageError, match="measure --runtimes jax"):
         explain(tmp_path / "a.bin")
     (tmp_path / "b.bin").write_bytes(b"SQLite format 3\0")
     with pytest.raises(UsageError, match="export_chrome_trace"):
