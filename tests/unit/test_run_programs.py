@@ -1007,6 +1007,20 @@ def test_what_is_executed(tmp_path, monkeypatch, recwarn):
     assert launch.command("pytest", ["-q"], module=False)[1:] == ["-q"]
 
 
+def test_an_interpreter_is_executed_by_its_path_and_beside_a_folder_of_its_name(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("bin").mkdir()
+    own = Path("bin/python")
+    own.symlink_to(sys.executable)
+    assert launch.command("bin/python", ["a.py"], module=False) == ["bin/python", "a.py"]
+    assert launch.command(str(own.absolute()), [], module=False) == [str(own.absolute())]
+    Path("python").mkdir()
+    monkeypatch.setenv("PATH", str(Path("bin").absolute()))
+    assert launch.command("python", ["a.py"], module=False) == [str(own.absolute()), "a.py"]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -57,7 +57,7 @@ def command(program: str, arguments: Sequence[str], *, module: bool) -> list[str
     """Return what is executed for ``run``'s arguments.
 
     Args:
-        program: a script, a program on the path, or with ``module`` a module's name.
+        program: a script, a program by its path or on ``PATH``; with ``module`` a module's name.
         arguments: of the program.
         module: whether it is run as ``python -m`` does.
 
@@ -74,10 +74,12 @@ def command(program: str, arguments: Sequence[str], *, module: bool) -> list[str
             is_python = _is_python(path)
         except OSError as error:
             raise UsageError(f"cannot read '{program}': {error.strerror}; name another") from error
-        if not is_python:
-            raise UsageError(f"'{program}' is not a Python program; run observes Python only")
-        return [sys.executable, program, *arguments]
-    found = which(program) if os.sep not in program else None
+        if is_python:
+            return [sys.executable, program, *arguments]
+    # A folder may have the name of a program: it is looked for as a shell does.
+    found = which(program)
+    if found is None and path.exists():
+        raise UsageError(f"'{program}' is not a Python program; run observes Python only")
     if found is None:
         raise UsageError(f"no file '{program}', and no such program; name a script, or -m MODULE")
     if not (Path(found).name.startswith("python") or _interpreter(Path(found))):
