@@ -30,12 +30,7 @@ def test_intervals_over_processes_cover_and_are_no_wider_than_an_oracles(host, r
 def test_the_committed_result_meets_its_target_from_three_processes_on():
     found = json.loads(intervals.RESULT.read_text(encoding="utf-8"))
     assert found["sessions"] >= 1000
-    rows = [
-        r
-        for r in found["rows"]
-        if r["processes"] > 1
-        and r["host"] in intervals.HOSTS[:4]
-    ]
+    rows = [r for r in found["rows"] if r["processes"] > 1 and r["host"] in intervals.HOSTS[:4]]
     assert len(rows) == 4 * 2 * 4 * 2
     assert all(0.925 <= r["coverage"] <= 0.975 for r in rows)
     assert all(r["width_over_oracle"] <= intervals.WIDEST for r in rows)
