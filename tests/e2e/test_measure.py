@@ -216,7 +216,7 @@ def test_a_signal_keeps_what_was_measured_and_says_how_to_go_on(tmp_path, came, 
 
 
 def test_a_killed_session_leaves_a_readable_store_and_no_processes(tmp_path, here):
-    process, kept = _measuring(tmp_path)
+    process, kept = _measuring(tmp_path, "null")  # which loads no engine: that takes seconds
     workers = _children_of(process.pid)
     assert any(map(_is_measuring, workers))
     process.kill()
@@ -234,12 +234,12 @@ def test_a_killed_session_leaves_a_readable_store_and_no_processes(tmp_path, her
     assert _scratch(tmp_path) == []
 
 
-def _measuring(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+def _measuring(folder: Path, runtime: str = "eager") -> tuple[subprocess.Popen[str], Path]:
     """Return a session that would go on for a long time and has measured something; its store.
 
     Every warning is an error in it.
     """
-    words = [*SMALL, "--runtimes", "eager", "--batch", "1,2", "--time-budget", "1800s"]
+    words = [*SMALL, "--runtimes", runtime, "--batch", "1,2", "--time-budget", "1800s"]
     words += ["--processes", "1", "--twin", "none"]
     process = subprocess.Popen(
         # until 0.01 %: it would go on to the last round

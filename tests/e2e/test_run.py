@@ -271,7 +271,6 @@ def test_what_is_known_of_a_program_with_torch_comes_back(shell):
 
 
 LOADING = """
-import sys
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -288,17 +287,17 @@ class Rows(Dataset):
 
 torch.set_num_threads(1)
 net = torch.nn.Sequential(torch.nn.Linear(4, 2))
-for batch in DataLoader(Rows(), batch_size=4, num_workers=int(sys.argv[1])):
-    print(tuple(net(batch).shape))
+for workers in (0, 2):
+    for batch in DataLoader(Rows(), batch_size=4, num_workers=workers):
+        print(tuple(net(batch).shape))
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_what_loads_data_has_its_calls_and_the_wait_for_it_is_none_of_them(shell, workers):
-    """Ten batches of four rows, each made by a module: in the program, or in forked workers."""
+def test_what_loads_data_has_its_calls_and_the_wait_for_it_is_none_of_them(shell):
+    """Ten batches of four rows, each made by a module: in the program, then in forked workers."""
     shell.write("loading.py", LOADING)
-    ran = shell("run", "--json", "run.json", "loading.py", str(workers))
-    assert (ran.code, ran.out) == plain(shell, "loading.py", str(workers)), ran.err
+    ran = shell("run", "--json", "run.json", "loading.py")
+    assert (ran.code, ran.out) == (0, "(4, 2)\n" * 20), ran.err
     found, _ = calls_in(shell)
     sections = [
         {(kind["kind"], kind["name"]): kind["calls"] for kind in section["kinds"]}
@@ -306,11 +305,11 @@ def test_what_loads_data_has_its_calls_and_the_wait_for_it_is_none_of_them(shell
         if section["kinds"]
     ]
     rows = ("module", "Linear")
+    main = {("module", "Sequential"): 20, rows: 40}
     # The last time there is no batch any more.
-    main = {("data", f"DataLoader, {workers} workers"): 11, ("module", "Sequential"): 10}
-    main |= {} if workers else {rows: 40}
+    main |= {("data", f"DataLoader, {workers} workers"): 11 for workers in (0, 2)}
     assert main in sections
-    assert [one for one in sections if one != main] == [{rows: 20}] * workers
+    assert [one for one in sections if one != main] == [{rows: 20}] * 2
 
 
 TOKENISING = """

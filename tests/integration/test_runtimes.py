@@ -565,33 +565,25 @@ def test_bound_inputs_stay_alive_where_the_binding_forgets_them(
     call()
 
 
-def test_threads_are_pinned(tmp_path: Path) -> None:
+def test_threads_are_pinned_and_a_program_may_have_its_own_between_operators() -> None:
     code = (
+        "import os\n"
         "from pathlib import Path\n"
         "from frameworktax import models, runtimes\n"
         "from frameworktax.records import Workload\n"
         "from frameworktax.runtimes.base import Target\n"
         "import torch\n"
-        "model = models.build(Workload(model='mlp', width=0.1))\n"
+        "if os.fork():\n"
+        "    os.wait()\n"
+        "else:\n"
+        "    torch.set_num_interop_threads(2)\n"
         "for threads in (2, 1):\n"
+        "    model = models.build(Workload(model='mlp', width=0.1))\n"
         "    runtimes.get('eager').load(model, Target(threads=threads), Path())\n"
-        "    print(torch.get_num_threads(), torch.get_num_interop_threads())\n"
+        "    print(torch.get_num_threads(), torch.get_num_interop_threads(), flush=True)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "2 1\n1 1\n"
-
-
-def test_a_program_may_have_its_own_threads_between_operators() -> None:
-    code = (
-        "import torch\n"
-        "from frameworktax.runtimes.base import Target\n"
-        "from frameworktax.runtimes.torch_common import configure\n"
-        "torch.set_num_interop_threads(2)\n"
-        "configure(Target(threads=1))\n"
-        "print(torch.get_num_threads(), torch.get_num_interop_threads())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "1 2\n"
+    assert done.stdout == "2 2\n1 2\n" + "2 1\n1 1\n"
 
 
 def test_flatten_keeps_order_and_refuses_nothing() -> None:

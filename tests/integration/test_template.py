@@ -26,6 +26,8 @@ from frameworktax.runtimes.base import Target
 LIBRARIES = ("torch",)
 LIMIT_S = 900.0
 """Of a step: no outcome depends on how long one takes."""
+VARIABLES = {**host.worker_environment(1), "PYTEST_CURRENT_TEST": ""}
+"""With the name of the test among them, each test would begin templates of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +45,7 @@ def begin(templates, tmp_path):
     def begin(libraries=LIBRARIES, forks=True, **variables):
         worker = Worker(
             "test",
-            environment={
-                **host.worker_environment(1),
-                "TMPDIR": str(tmp_path / "scratch-test"),
-                **variables,
-            },
+            environment={**VARIABLES, "TMPDIR": str(tmp_path / "scratch-test"), **variables},
             templates=templates if forks else None,
             libraries=libraries,
         )
@@ -121,7 +119,8 @@ def test_what_is_forked_looks_like_what_is_started(
         monkeypatch.setenv("TMPDIR", temporary)
     told = []
     for forks in (True, False):
-        worker = begin(libraries, forks=forks)
+        # A template of this test alone: it begins with the shell's ``TMPDIR``.
+        worker = begin(libraries, forks=forks, FRAMEWORKTAX_TEST=str(temporary))
         source = (
             "import tempfile\n"
             f"import torch{'._inductor.compile_fx' if 'inductor' in libraries else ''}\n"
@@ -200,11 +199,26 @@ def test_where_what_is_forked_could_not_be_watched_it_is_started(begin, monkeypa
     assert worker.started == "started"
 
 
-def test_a_library_that_cannot_be_imported_leaves_it_to_the_started_process(begin, tmp_path):
-    folder = tmp_path / "packages"
-    (folder / "timm").mkdir(parents=True)
-    (folder / "timm" / "__init__.py").write_text("raise RuntimeError('broken')\n")
-    worker = begin(("timm",), PYTHONPATH=searched(folder))
+@pytest.fixture
+def instead_of_torch(tmp_path):
+    """Return a function that writes these lines as a torch; its ``PYTHONPATH``.
+
+    Torch itself takes seconds to import.
+    """
+
+    def written(lines):
+        (tmp_path / "packages").mkdir()
+        cuda = "types.SimpleNamespace(is_initialized=bool, _is_in_bad_fork=bool)"
+        (tmp_path / "packages" / "torch.py").write_text(f"import types\ncuda = {cuda}\n{lines}")
+        return searched(tmp_path / "packages")
+
+    return written
+
+
+def test_a_library_that_cannot_be_imported_leaves_it_to_the_started_process(
+    begin, instead_of_torch
+):
+    worker = begin(PYTHONPATH=instead_of_torch("raise RuntimeError('broken')"))
     worker.request(Server.memory, LIMIT_S)
     assert worker.started == "started"
     assert [note.code for note in worker.notes] == ["not-forked"]
@@ -218,28 +232,27 @@ CHILD = """
 import subprocess
 subprocess.Popen(['sleep', '600'])
 """
-DEVICE = """
-import sys, types
-cuda = types.SimpleNamespace(is_initialized=bool, _is_in_bad_fork=lambda: True)
-sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)
-"""
+DEVICE = "cuda._is_in_bad_fork = lambda: True"
 
 
 @pytest.mark.parametrize(
-    ("line", "times"),
-    [(THREAD, 1), (CHILD, 1), (DEVICE, 1), ("import os; os.kill(os.getpid(), 11)", 2)],
+    ("line", "says"),
+    [
+        (THREAD, ["torch starts threads"]),
+        (CHILD, ["torch starts processes"]),
+        (DEVICE, ["torch uses a device"]),
+        ("import os; os.kill(os.getpid(), 11)", ["the template ended", None]),
+    ],
 )
 def test_a_library_that_a_fork_would_break_is_imported_by_a_started_process(
-    begin, tmp_path, line, times
+    begin, instead_of_torch, line, says
 ):
-    folder = tmp_path / "packages"
-    (folder / "timm").mkdir(parents=True)
-    (folder / "timm" / "__init__.py").write_text(line)
-    path = searched(folder)
-    for _ in range(times):
-        worker = begin(("timm",), PYTHONPATH=path)
+    path = instead_of_torch(line)
+    for words in says:  # what ends a template is tried once
+        worker = begin(PYTHONPATH=path)
         worker.request(Server.memory, LIMIT_S)
         assert worker.started == "started"
+        assert [words in note.text for note in worker.notes] == [True] * bool(words)
     worker = begin((), PYTHONPATH=path)
     worker.request(Server.memory, LIMIT_S)
     assert worker.started == "forked"
@@ -258,7 +271,7 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
     begun = []
 
     def spawn(label, variables, libraries):
-        environment = {**os.environ, **host.worker_environment(1), **variables}
+        environment = {**VARIABLES, **variables}
         forks = None if libraries is None else templates
         begun.append(
             Worker(label, environment=environment, templates=forks, libraries=libraries or ())

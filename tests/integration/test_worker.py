@@ -37,6 +37,14 @@ def worker():
     made.kill()
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """A process for what leaves it there: importing torch takes seconds."""
+    made = Worker("test")
+    yield made
+    made.kill()
+
+
 def load(worker, tmp_path, runtime, model="mlp", **workload):
     return worker.request(
         Server.load,
@@ -52,19 +60,19 @@ def modules(worker) -> set[str]:
     return {name.partition(".")[0] for name in worker.request(Server.modules, LIMIT_S)}
 
 
-def test_the_measuring_process_keeps_its_diet(worker, tmp_path):
+def test_the_measuring_process_keeps_its_diet(shared, tmp_path):
     """And its protocol: wrong use leaves it there, a block has as many calls as asked."""
     with pytest.raises(UsageError, match="unknown model"):
-        load(worker, tmp_path, "eager", model="nothing")
-    load(worker, tmp_path, "eager", width=0.1)
-    worker.request(Server.bind, LIMIT_S, batch=2, limit_ns=10**9)
-    block = worker.request(Server.block, LIMIT_S, batch=2, calls=7)
+        load(shared, tmp_path, "eager", model="nothing")
+    load(shared, tmp_path, "eager", width=0.1)
+    shared.request(Server.bind, LIMIT_S, batch=2, limit_ns=10**9)
+    block = shared.request(Server.block, LIMIT_S, batch=2, calls=7)
     assert len(block.latency_ns) == block.pipelined_calls == 7
     assert block.pipelined_ns == sum(block.latency_ns)
     assert block.enqueue_ns is None
-    worker.request(Server.sample, LIMIT_S, batch=2, duration_ns=10**8)
-    assert "torch" in modules(worker)
-    assert not modules(worker) & FORBIDDEN
+    shared.request(Server.sample, LIMIT_S, batch=2, duration_ns=10**8)
+    assert "torch" in modules(shared)
+    assert not modules(shared) & FORBIDDEN
 
 
 def test_a_pinned_process_may_use_again_what_it_could_before(worker, tmp_path):
@@ -76,18 +84,18 @@ def test_a_pinned_process_may_use_again_what_it_could_before(worker, tmp_path):
             assert os.sched_getaffinity(int(thread.name)) == set(cpus or usable)
 
 
-def test_inputs_that_do_not_fit_name_the_function_that_returned_them(worker, tmp_path):
+def test_inputs_that_do_not_fit_name_the_function_that_returned_them(shared, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
         "import torch\n\ndef build():\n    return torch.nn.Linear(8, 8), torch.randn(1, 7)\n"
     )
-    load(worker, tmp_path, "eager", model=f"{own}:build")
+    load(shared, tmp_path, "eager", model=f"{own}:build")
     with pytest.raises(WorkerError, match="mat1 and mat2") as caught:
-        worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
+        shared.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
     assert str(caught.value).endswith(f" ({own}:build)")
 
 
-def test_drawn_inputs_are_kept_as_eager_was_given_them(worker, tmp_path):
+def test_drawn_inputs_are_kept_as_eager_was_given_them(shared, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
         "import torch\n"
@@ -97,7 +105,7 @@ def test_drawn_inputs_are_kept_as_eager_was_given_them(worker, tmp_path):
     )
     files = {"inputs": str(tmp_path / "inputs.npz"), "outputs": str(tmp_path / "outputs.npz")}
     workload = Workload(model=f"{own}:build", batch=1)
-    worker.request(Server.draw, LIMIT_S, workload=workload, device="cpu", number=0, **files)
+    shared.request(Server.draw, LIMIT_S, workload=workload, device="cpu", number=0, **files)
     assert np.load(files["inputs"])["args.0"].tolist() == [[-1.0, 2.0]]
     assert np.load(files["outputs"])["arr_0"].tolist() == [[0.0, 2.0]]
 
