@@ -316,6 +316,14 @@ def test_a_copy_belongs_to_what_called_it():
 
 
 @in_attempts
+def test_python_that_makes_objects_dispatches_nothing():
+    """From 3.12 on it looks up a variable of its thread for them, in the dynamic linker."""
+    record = attribute_cpu(lambda: sum(range(300_000)), stretches=1, duration_ns=1_000_000_000)
+    lines = Counter(record["samples"][0])
+    assert lines["python"] > 0.97 * (lines.total() - lines["system"]) > 100
+
+
+@in_attempts
 def test_system_time_from_missing_ticks_agrees_with_kernel_samples():
     """Page faults: counted in kernel mode where allowed, and by what is missing elsewhere."""
     content = bytes(1 << 24)

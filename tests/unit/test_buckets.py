@@ -10,6 +10,7 @@ import pytest
 from frameworktax.attribution.buckets import (
     UNREAD,
     classify,
+    goes_by_caller,
     is_copy,
     is_judged,
     itemise,
@@ -96,6 +97,23 @@ def test_a_copy_goes_by_its_caller(caller, place):
     assert is_copy(copy)
     assert not is_copy(Leaf("libc.so.6", "cfree"))
     assert classify(with_caller(copy, caller)) == place
+
+
+@pytest.mark.parametrize(
+    ("caller", "line"),
+    [
+        (Leaf("libpython3.13.so.1.0", "_PyObject_Malloc"), "python"),
+        (Leaf("libc10.so", "c10::InferenceMode::is_enabled()"), "dispatch"),
+        (Leaf("libonnxruntime.so.1.31.1", "sub_10", "other"), "runtime"),
+        (Leaf(TORCH, LOOP), "dispatch"),  # it computes nothing
+    ],
+)
+def test_the_lookup_of_a_threads_variable_goes_by_its_caller(caller, line):
+    lookup = Leaf("ld-linux-x86-64.so.2", "__tls_get_addr")
+    assert goes_by_caller(lookup)
+    assert not goes_by_caller(Leaf("ld-linux-x86-64.so.2", "_dl_fixup"))
+    assert classify(lookup) == ("dispatch", "")
+    assert classify(with_caller(lookup, caller)) == (line, "")
 
 
 def test_a_qualified_name_drops_arguments_and_return_type():

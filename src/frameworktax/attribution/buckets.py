@@ -91,6 +91,8 @@ def classify(leaf: Leaf) -> Place:
     bucket, detail = _of_library(library)
     if bucket:
         return bucket, detail
+    if detail == "support" and made_by:
+        return made_by, ""
     if detail == "libc":
         if made_by:
             return ("kernel", "copying") if made_by == "copying" else (made_by, "")
@@ -120,17 +122,34 @@ def is_copy(leaf: Leaf) -> bool:
     return leaf.library.startswith("libc") and classify(leaf) == ("kernel", "memory")
 
 
-def with_caller(copy: Leaf, caller: Leaf) -> Leaf:
-    """Return the leaf of a copy, with the line that it belongs to by what called it.
+def goes_by_caller(leaf: Leaf) -> bool:
+    """Return whether what called a leaf says where it belongs, and lies at the top of the stack.
 
-    A kernel's and an operator's are kernel time. Of those that a stripped library makes outside its
-    loops it is not known whether they are an operator's: they are as its copying loops.
+    So it is of copies, and of the lookup of a variable that each thread has: Python from 3.12 on
+    looks up its own for most objects that it makes.
+    """
+    return is_copy(leaf) or _is_lookup(leaf)
+
+
+def _is_lookup(leaf: Leaf) -> bool:
+    return leaf.symbol == "__tls_get_addr"
+
+
+def with_caller(leaf: Leaf, caller: Leaf) -> Leaf:
+    """Return a leaf that goes by its caller with the line that it belongs to.
+
+    A kernel's and an operator's copies are kernel time. Of those that a stripped library makes
+    outside its loops it is not known whether they are an operator's: they are as its copying loops.
+    A lookup is no kernel's work, whoever called it.
     """
     bucket, _ = classify(caller)
+    if _is_lookup(leaf):
+        is_known = bucket not in ("kernel", "system", "remainder")
+        return leaf._replace(made_by=bucket) if is_known else leaf
     if bucket in ("kernel", "system") or re.match(r"at::native::", qualified(caller.symbol)):
-        return copy
+        return leaf
     unknown = bucket == "runtime" and caller.work == "other"
-    return copy._replace(made_by="copying" if unknown else bucket)
+    return leaf._replace(made_by="copying" if unknown else bucket)
 
 
 def is_judged(library: str, named: bool) -> bool:

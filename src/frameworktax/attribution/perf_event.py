@@ -207,23 +207,23 @@ class Drained(NamedTuple):
 def placed(
     drained: Sequence[Drained], hidden: Callable[[str], bool] = lambda library: False
 ) -> list[list[Leaf]]:
-    """Return where the ticks in user mode of this process were, those of copies with their caller.
+    """Return where the ticks in user mode of this process were, some of them with their caller.
 
-    ``memcpy`` and its like change no stack: what lies at its top is where they return to. Symbols
-    of ``hidden`` libraries are ignored, to test what is done without.
+    ``memcpy`` and ``__tls_get_addr`` change no stack: what lies at its top is where they return to.
+    Symbols of ``hidden`` libraries are ignored, to test what is done without.
     """
-    from frameworktax.attribution.buckets import is_copy, is_judged, with_caller
+    from frameworktax.attribution.buckets import goes_by_caller, is_judged, with_caller
 
     resolver = Resolver(judged=is_judged, hidden=hidden)
     where = resolver.resolve(address for one in drained for address, *_ in one.user)
-    copies = {
+    called = {
         (address, top)
         for one in drained
         for address, _, top in one.user
-        if is_copy(where[address]) and resolver.follows_call(top)
+        if goes_by_caller(where[address]) and resolver.follows_call(top)
     }
-    callers = resolver.resolve(top - 1 for _, top in copies)
-    made = {(at, top): with_caller(where[at], callers[top - 1]) for at, top in copies}
+    callers = resolver.resolve(top - 1 for _, top in called)
+    made = {(at, top): with_caller(where[at], callers[top - 1]) for at, top in called}
     return [
         [made.get((address, top), where[address]) for address, _, top in one.user]
         for one in drained

@@ -55,7 +55,7 @@ class Leaf(NamedTuple):
     """Where a program counter was: basename of the library, symbol in words ('' if none).
 
     ``work`` is what the machine code does there, where no symbol says it. ``made_by`` is the line
-    of the breakdown of what called a copy, where that is known and no kernel.
+    of the breakdown of what called a copy or a lookup, where that is known and no kernel.
     """
 
     library: str
