@@ -1,7 +1,7 @@
 """Documents and texts from committed stores stay what they are, byte for byte.
 
-Floats may differ in their last digits: another processor sums in another order. A document may
-gain fields.
+Floats may differ from the ninth digit on: another processor sums in another order, and an older
+scipy ends its searches sooner. A document may gain fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_as_committed(name: str) -> None:
         parts, golden_parts = NUMBER.split(now), NUMBER.split(then)
         assert parts[::2] == golden_parts[::2]
         assert list(map(float, parts[1::2])) == pytest.approx(
-            list(map(float, golden_parts[1::2])), rel=1e-9
+            list(map(float, golden_parts[1::2])), rel=1e-8
         )
 
 
@@ -46,6 +46,6 @@ def holds(now: Any, then: Any, where: str) -> None:
         for index, (new, old) in enumerate(zip(now, then, strict=True)):
             holds(new, old, f"{where}[{index}]")
     elif isinstance(then, float) and isinstance(now, int | float):
-        assert now == pytest.approx(then, rel=1e-9, abs=1e-12), where
+        assert now == pytest.approx(then, rel=1e-8, abs=1e-12), where
     else:
         assert now == then, where

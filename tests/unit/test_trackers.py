@@ -219,6 +219,7 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
 
 def test_with_the_real_mlflow(results, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")  # mlflow-skinny comes without
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     outer = results.to_mlflow("taxes")
