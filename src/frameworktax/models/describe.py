@@ -34,7 +34,7 @@ SPARSE = " of a sparse tensor"
 """After the name of a product in which most elements may be left out."""
 WITHOUT_FORMULA = (
     *("quantized.", "onednn.", "pack_mm", "_int_mm", "_dyn_quant_matmul"),
-    *("_trilinear", "addbmm", "_cdist", SPARSE),
+    *("_trilinear", "aten.addbmm", "_cdist", SPARSE),
 )
 """Operators, on ``meta`` as well, that hold matrix products and have no formula either."""
 TRANSPOSED = "Conv1D"
