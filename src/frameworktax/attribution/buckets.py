@@ -140,7 +140,7 @@ def with_caller(leaf: Leaf, caller: Leaf) -> Leaf:
 
     A kernel's and an operator's copies are kernel time. Of those that a stripped library makes
     outside its loops it is not known whether they are an operator's: they are as its copying loops.
-    A lookup is no kernel's work, whoever called it.
+    A lookup is no kernel's work, even where a kernel makes it.
     """
     bucket, _ = classify(caller)
     if _is_lookup(leaf):
