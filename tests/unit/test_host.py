@@ -12,6 +12,7 @@ import pytest
 from frameworktax import host
 from frameworktax.errors import UsageError
 from frameworktax.host import checks, doctor, inventory, machine
+from frameworktax.measure.session import MeasuringSession
 from frameworktax.records import Environment
 
 GIB = 1024**3
@@ -115,6 +116,8 @@ def test_another_system_measures_nothing_and_reads_what_was_measured(monkeypatch
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     with pytest.raises(UsageError, match="measuring needs Linux, and this is Darwin; report, "):
         host.need_linux("measuring")
+    with pytest.raises(UsageError, match="measuring needs Linux"):
+        MeasuringSession(None, None)
     with pytest.raises(UsageError, match="doctor needs Linux"):
         host.doctor(None)
 

@@ -233,9 +233,8 @@ def disagree(run: PointRun) -> bool:
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:
     """Return whether a point is known as well as was asked for, or has all its blocks.
 
-    Three processes agree by chance now and then, and rounds that end as soon as they do covered
-    0.87 where blocks spread by 5 %. So what the blocks' own spread leaves of each process median
-    has to be as small, too: 0.92.
+    Three processes agree by chance now and then, and an interval of rounds that end as soon as they
+    do is too narrow. So what the blocks' own spread leaves of a latency has to be as small, too.
 
     Args:
         medians: for each process its block medians.
