@@ -286,10 +286,13 @@ class Spin(torch.nn.Module):
 def test_a_spin_comes_back_as_that_layers_time():
     """Six layers spin 0.2 ms, the third of them 0.6 ms."""
     root = torch.nn.ModuleList(Spin(600_000 if i == 2 else 200_000) for i in range(6))
+    between = []
 
     def call():
+        begin = time.thread_time_ns()
         for layer in root:
             layer()
+        between.append(1 - 1_600_000 / (time.thread_time_ns() - begin))
 
     found = attribute_modules(call, root, duration_ns=600_000_000)
     while sum(count for stretch in found["ticks"] for *_, count in stretch) < 1000:  # others ran
@@ -302,7 +305,7 @@ def test_a_spin_comes_back_as_that_layers_time():
     others = sum(counts[path] for path in "01345") / 5
     assert counts["2"] / others == pytest.approx(3, rel=0.25)
     assert max(counts[path] for path in "01345") < 1.6 * others
-    assert counts[None] < 0.1 * sum(counts.values())
+    assert counts[None] < (0.1 + sum(between) / len(between)) * sum(counts.values())
     source = found["modules"][0]
     assert os.path.basename(source["file"]) == os.path.basename(__file__)
     assert source["line"] == sys.modules[__name__].Spin.forward.__code__.co_firstlineno
