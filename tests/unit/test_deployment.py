@@ -400,7 +400,8 @@ def test_only_what_can_be_delivered_is_called_so():
 
 # --- sizes between the shapes ---------------------------------------------------------------------
 
-PADDING = Padding(inputs=((0, 1), (0, 1)), outputs=((0, 1), (0, None)), batch=True, length=True)
+PADDING = Padding(inputs=((0, 1), (0, 1)), outputs=((0, 1), (0, None)), batch=True, length=True,
+                  together=True)  # fmt: skip
 
 
 def grid(*, latency_ns=10.0, **fields):
@@ -487,8 +488,9 @@ def test_a_padded_call_returns_the_rows_that_were_given(deploy):
     x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     for _ in range(2):
         np.testing.assert_allclose(fast(x[:3])["y"], x[:3] @ WEIGHT, rtol=1e-6)
-    with pytest.raises(DeploymentError, match="no artifact"):
-        fast(x)
+    for odd in (x, x[0], np.float32(1), x[None]):
+        with pytest.raises(DeploymentError, match="no artifact"):
+            fast(np.asarray(odd))
 
 
 # --- refusing -------------------------------------------------------------------------------------
@@ -738,7 +740,7 @@ def test_a_constant_before_a_tensor_is_part_of_a_call():
     given = {"args.0": np.zeros(2, np.float32), "args.2": np.ones(2, np.float32)}
     fast = serving.StandIn(interface, "cpu", {((2,), (2,)): (lambda arrays: arrays, False)})
     args, kwargs = fast.arguments(given, on_torch=False)
-    assert (args[1], len(args), kwargs) == (2.0, 3, {})
+    assert (args[1], args[3:], kwargs) == (2.0, [3], {})
     assert [made.tolist() for made in fast(*args, **kwargs)] == [[0, 0], [1, 1]]
 
 
@@ -751,6 +753,7 @@ def test_constants_may_be_repeated_and_not_changed():
                     inputs=["args.0", "kwargs.ids"],
                     dtypes=["float32", "int64"],
                     constants={"args.1": 2.0},
+                    defaults={"scale": 2.0},
                 )
             )
         )
@@ -773,10 +776,54 @@ def test_a_default_that_the_example_left_out_may_be_given_and_not_changed():
     given = models.base.Inputs((torch.ones(1),), {"size": 3})
     model = models.base.Model(Turns(), lambda batch: given, {"args.0": 0})
     interface = Interface(**through_json(asdict(deployment.describe(model, torch.ones(1)))))
-    assert interface.constants == {"kwargs.size": 3, "kwargs.flip": False}
     bind = binder(interface)
-    assert bind(("x", False), {"size": 3, "mask": None}) == bind(("x",), {"flip": False}) == ["x"]
+    assert bind(("x", False), {"size": 3, "mask": None}) == bind(("x",), {"size": 3}) == ["x"]
     for args, kwargs in ((("x", True), {}), (("x", 0), {}), (("x",), {"flip": None}),
-                         (("x",), {"size": 2})):  # fmt: skip
+                         (("x",), {"size": 2}), (("x",), {"odd": None}),
+                         (("x",), {"other": None})):  # fmt: skip
         with pytest.raises(DeploymentError):
-            bind(args, kwargs)
+            bind(args, {"size": 3, **kwargs})
+
+
+class Scales:
+    """A module of which every argument but one may be left out."""
+
+    def forward(self, x, mask=None, scale=2.0, *others, flip=False, **more):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {"flip": True}),  # False to the module where it is left out
+        ((), {"scale": 3.0}),
+        ((), {"scale": None}),
+        ((None, 3.0), {}),
+        ((None, 2.0, 5), {}),
+        ((), {"more": 1}),
+    ],
+)
+def test_what_the_export_fixed_is_never_given_in_place_of_the_modules_default(args, kwargs):
+    import torch
+
+    x = np.ones(2, np.float32)
+    given = models.base.Inputs((torch.ones(2), *args), kwargs)
+    model = models.base.Model(Scales(), lambda batch: given, {"args.0": 0})
+    interface = Interface(**through_json(asdict(deployment.describe(model, torch.ones(1)))))
+    fast = serving.StandIn(interface, "cpu", {((2,),): (lambda arrays: arrays, False)})
+    for _ in range(2):
+        assert fast(x, *args, **kwargs).tolist() == [1, 1]
+        for left_out in (lambda: fast(x), lambda: fast(x=x), lambda: fast(x, None)):
+            with pytest.raises(DeploymentError, match=r"no .* given.*; give that"):
+                left_out()
+    args, kwargs = fast.arguments({"args.0": x}, on_torch=False)
+    assert fast(*args, **kwargs).tolist() == [1, 1]
+
+
+def test_its_signature_has_the_modules_own_defaults():
+    import torch
+
+    given = models.base.Inputs((torch.ones(2),), {"flip": True})
+    model = models.base.Model(Scales(), lambda batch: given, {"args.0": 0})
+    interface = deployment.describe(model, torch.ones(1))
+    assert interface.signature() == inspect.signature(model.module.forward)

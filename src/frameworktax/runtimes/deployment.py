@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from frameworktax.records import Workload
     from frameworktax.runtimes.serving import StandIn
 
-SCHEMA, VERSION = "frameworktax.deployment", 1
+SCHEMA, VERSION = "frameworktax.deployment", 2
+"""1 did not know defaults: a call that left out what the example had given was answered by it."""
 MANIFEST = "manifest.json"
 PROOF = "proof.json"
 INTERFACE = "interface.json"
@@ -79,7 +80,8 @@ class Interface:
         parameters: name, kind and whether there is a default, in the order of ``forward``.
         inputs: paths of the tensors (``args.0``, ``kwargs.input_ids``), in the artefact's order.
         dtypes: of the inputs, as torch writes them without its prefix.
-        constants: path → value of what else the example was called with, or left as its default.
+        constants: path → value of what else the example was called with.
+        defaults: parameter → its default, where that is plain.
         output: the structure of what is returned; see ``tree``.
     """
 
@@ -87,6 +89,7 @@ class Interface:
     inputs: Sequence[str]
     dtypes: Sequence[str]
     constants: Mapping[str, Plain] = field(default_factory=dict)
+    defaults: Mapping[str, Plain] = field(default_factory=dict)
     output: Any = None
 
     @property
@@ -106,11 +109,30 @@ class Interface:
             return name
         return self.positions[int(name)] if int(name) < len(self.positions) else path
 
+    @property
+    def fixed(self) -> dict[str, Plain]:
+        """What an argument that is no tensor was in the export, by its parameter."""
+        given = {self.parameter(path): value for path, value in self.constants.items()}
+        return {**self.defaults, **given}
+
+    @property
+    def required(self) -> list[str]:
+        """Paths of the constants that no call may leave out: to the module it is another one."""
+        return [
+            path
+            for path, value in self.constants.items()
+            if not same(self.defaults.get(self.parameter(path), ...), value)
+        ]
+
     def signature(self) -> inspect.Signature:
-        """Return the module's own signature; a default is shown as ``...``."""
+        """Return the module's own signature; a default that is not plain is shown as ``...``."""
         return inspect.Signature(
             [
-                inspect.Parameter(name, KINDS[kind], default=... if has_default else _NONE)
+                inspect.Parameter(
+                    name,
+                    KINDS[kind],
+                    default=self.defaults.get(name, ...) if has_default else _NONE,
+                )
                 for name, kind, has_default in self.parameters
             ]
         )
@@ -131,16 +153,19 @@ def describe(model: Model, result: Any) -> Interface:
                 "unavailable", f"{path} is {_shown(value)}; pass tensors and plain, finite values"
             )
     found = inspect.signature(model.module.forward).parameters.values()
-    made = Interface(
+    return Interface(
         parameters=[(p.name, p.kind.name, p.default is not _NONE) for p in found],
         inputs=list(tensors),
         dtypes=[_dtype(v) for v in tensors.values()],
+        constants=constants,
+        defaults={p.name: p.default for p in found if _is_plain(p.default)},
         output=tree(result),
     )
-    given = {made.parameter(path) for path, _ in inputs.items()}
-    left = {p.name: p.default for p in found if p.name not in given and p.default is not _NONE}
-    defaults = {f"kwargs.{name}": v for name, v in left.items() if v is not None and _is_plain(v)}
-    return replace(made, constants={**constants, **defaults})
+
+
+def same(one: object, other: object) -> bool:
+    """Return whether two arguments are one: 1, 1.0 and True may not be to a module."""
+    return type(one) is type(other) and one == other
 
 
 def _is_plain(value: Any) -> bool:
@@ -278,7 +303,7 @@ class Padding:
         outputs: axes of each tensor, in order.
         batch: whether outputs were proven equal where rows alone are added.
         length: the same for tokens; only where there is a mask.
-        together: the same for both at once; None in older manifests: where both of them are.
+        together: the same for both at once.
         draws: inputs over which that was proven, in all.
         difference: the largest one found, as a share of the largest output.
     """
@@ -287,7 +312,7 @@ class Padding:
     outputs: tuple[Axes, ...]
     batch: bool = False
     length: bool = False
-    together: bool | None = None
+    together: bool = False
     draws: int = 0
     difference: float = 0.0
 
@@ -296,7 +321,8 @@ class Padding:
         found = []
         for axis in (0, 1):
             pairs = zip(sizes, self.inputs, strict=True)
-            there = {size[at] for size, axes in pairs if (at := axes[axis]) is not None}
+            ats = ((size, axes[axis]) for size, axes in pairs)
+            there = {size[at] for size, at in ats if at is not None and at < len(size)}
             if len(there) > 1:
                 return None
             found.append(next(iter(there), 0))
@@ -585,8 +611,11 @@ def padded_to(manifest: Manifest, sizes: Sizes) -> Shape | None:
     if above is None or below is None or above.runtime is None or below.runtime is None:
         return None
     there = padding.sizes(above.sizes) or here
-    both = padding.batch and padding.length if padding.together is None else padding.together
-    proven = {(True, False): padding.batch, (False, True): padding.length, (True, True): both}
+    proven = {
+        (True, False): padding.batch,
+        (False, True): padding.length,
+        (True, True): padding.together,
+    }
     if not proven.get((there[0] > here[0], there[1] > here[1]), True):
         return None
     if below.gain and below.latency_ns and above.latency_ns:

@@ -66,8 +66,8 @@ class StandIn:
     def __init__(self, interface: Interface, device: str, served: Mapping[Sizes, Served]) -> None:
         self.interface, self._device, self._served = interface, device, served
         self._names = interface.names
-        self._count = len(self._names)
         # All tensors by position, or all by name, and nothing else: what most calls are.
+        self._count = len(self._names) if not interface.required else -1
         positions = [*interface.positions, *(f"args.{i}" for i in range(self._count))]
         self._is_positional = positions[: self._count] == self._names
         self._bind = binder(interface)
@@ -113,10 +113,11 @@ class StandIn:
                 path: torch.from_numpy(array).to(self._device, getattr(torch, kinds[path]))
                 for path, array in given.items()
             }
-        known = {**self.interface.constants, **values}  # one may be before a tensor
-        numbers = [int(path.removeprefix("args.")) for path in values if path.startswith("args.")]
+        known = {**self.interface.constants, **values}
+        paths = [path.partition(".") for path in (*values, *self.interface.required)]
+        numbers = [int(name) for kind, _, name in paths if kind == "args"]
         args = [known[f"args.{number}"] for number in range(max(numbers, default=-1) + 1)]
-        kwargs = {p.partition(".")[2]: v for p, v in values.items() if p.startswith("kwargs.")}
+        kwargs = {name: known[f"kwargs.{name}"] for kind, _, name in paths if kind == "kwargs"}
         return args, kwargs
 
     # --- a shape for the first time -------------------------------------------------------------
@@ -421,12 +422,11 @@ def _on(device: str, tensor: Any) -> Any:
 def binder(interface: Interface) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]]:
     """Return a function from the arguments of a call to the tensors in the artefact's order.
 
-    It raises DeploymentError where a tensor is missing, or anything else differs from what the
-    deployment was made with.
+    It raises DeploymentError where a tensor is missing, or anything else is to the module not what
+    the deployment was made with.
     """
-    positions, names = interface.positions, interface.names
-    constants = {interface.parameter(path): value for path, value in interface.constants.items()}
-    known = set(names)
+    positions, names, fixed = interface.positions, interface.names, interface.fixed
+    known, required = set(names), [interface.parameter(path) for path in interface.required]
 
     def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         given = dict(kwargs)
@@ -438,16 +438,19 @@ def binder(interface: Interface) -> Callable[[tuple[Any, ...], dict[str, Any]], 
         missing = [name for name in names if given.get(name) is None]
         if missing:
             raise DeploymentError(f"no {', '.join(missing)} given; the deployment needs it")
-        for name, value in given.items():
-            if name in known or (name not in constants and value is None):
-                continue
-            known_as = constants.get(name)
-            if name not in constants or type(value) is not type(known_as) or value != known_as:
-                made = f"{name}={constants[name]!r}" if name in constants else f"no {name}"
+        for name in required:
+            if name not in given:
                 raise DeploymentError(
-                    f"{name} was given and differs: the deployment was made with {made}; "
-                    "leave it out"
+                    f"no {name} given, and the module would take another one: the deployment was "
+                    f"made with {name}={fixed[name]!r}; give that"
                 )
+        for name, value in given.items():
+            if name in known or deployment.same(fixed.get(name, ...), value):
+                continue
+            made = f"{name}={fixed[name]!r}; give that" if name in fixed else f"no {name}"
+            raise DeploymentError(
+                f"{name} was given and differs: the deployment was made with {made}"
+            )
         return [given[name] for name in names]
 
     return bind
