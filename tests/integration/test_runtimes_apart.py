@@ -99,3 +99,20 @@ def test_an_onnx_file_of_a_user_equals_onnxruntime(name: str, request, tmp_path:
         comparison = parity.compare(found["onnxruntime"][batch], found[name][batch], "float32")
         assert comparison.within_tolerance, comparison
     assert onnx_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["uint8", "bool"])
+def test_tract_takes_inputs_of_whole_numbers(kind: str, tmp_path: Path) -> None:
+    import torch
+
+    if (missing := runtimes.get("tract").missing(Target())) is not None:
+        pytest.skip(missing)
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "import torch\n\n\nclass Halves(torch.nn.Module):\n"
+        "    def forward(self, x):\n        return x.float() / 2\n\n\n"
+        f"def build():\n    return Halves(), (torch.ones(1, 4, dtype=torch.{kind}),)\n"
+    )
+    found, _, _ = outputs("tract", Workload(model=f"{source}:build"), Target(), tmp_path)
+    for batch in BATCHES:
+        assert found[batch][0].tolist() == torch.full((batch, 4), 0.5).tolist()

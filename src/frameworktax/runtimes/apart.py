@@ -333,10 +333,8 @@ class _TractLoaded(ArtifactLoaded):
         inputs = []
         for number in range(graph.input_count()):
             array = given[graph.input_name(number)]
-            kind = {"float": "f", "int": "i", "bool": "bool"}[array.dtype.name.rstrip("0123456789")]
-            bits = "" if kind == "bool" else str(array.dtype.itemsize * 8)
-            sizes = ",".join(map(str, array.shape))
-            graph.set_input_fact(number, f"{sizes},{kind}{bits}")
+            kind = f"{array.dtype.kind}{array.dtype.itemsize * 8}".replace("b8", "bool")
+            graph.set_input_fact(number, ",".join([*map(str, array.shape), kind]))
             inputs.append(tract.Tensor.from_numpy(array))
         for number in range(graph.output_count()):
             graph.set_output_fact(number, None)  # the exporter's shapes follow from the inputs'
