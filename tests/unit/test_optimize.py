@@ -656,7 +656,7 @@ def test_what_is_exchanged_for_a_proof_lies_where_a_later_session_removes_it(tmp
     monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
     seen = []
     prover = type("Seen", (Prover,), {"__init__": lambda self, *given: seen.append(given[2])})
-    monkeypatch.setattr(prover, "rest", lambda self: None)
+    monkeypatch.setattr(prover, "__exit__", lambda *_: None)
     monkeypatch.setattr(run, "Prover", prover)
     run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), [], (), None)
     assert [(one.parent, one.name.startswith(orphans.NAME)) for one in seen] == [
@@ -1108,7 +1108,7 @@ class Talker:
     at, how, number = 0, "", 0
     alive = True
 
-    def __init__(self, label, environment):
+    def __init__(self, label, **given):
         self.label = label
 
     def request(self, method, limit_s, *, number=0, precision="", **given):

@@ -22,12 +22,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from frameworktax import comparing, host, runtimes
+from frameworktax import comparing, host, models, runtimes
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.host.cache import holding, remove_of_dead
 from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Drawn
+from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
 from frameworktax.models.ragged import MASK
 from frameworktax.models.user import Live, send
@@ -520,6 +521,9 @@ class Proof:
 class Prover:
     """The two processes; that with the model exports as well. They are ended with the context.
 
+    They are forked of templates, as measuring processes are; that which serves has torch, as who
+    calls it with tensors has, and nothing of the model's.
+
     Args:
         target: device, precision and threads.
         live: a module that is sent; None for a model with a name.
@@ -533,6 +537,7 @@ class Prover:
         if live is not None:
             send(live, scratch / "live.pkl")
         self._inputs, self._outputs = str(scratch / "inputs.npz"), str(scratch / "outputs.npz")
+        self._templates = Templates()
         self._workers: dict[str, Worker] = {}
 
     def __enter__(self) -> Self:
@@ -540,15 +545,21 @@ class Prover:
 
     def __exit__(self, *_: object) -> None:
         self.rest()
+        self._templates.close()
 
-    def _worker(self, label: str) -> Worker:
+    def _worker(self, label: str, libraries: tuple[str, ...] = ("torch",)) -> Worker:
         worker = self._workers.get(label)
         if worker is None or not worker.alive:
             self.rest(label)
             variables = host.worker_environment(self._target.threads)
             variables["TMPDIR"] = str(self._scratch)
-            worker = self._workers[label] = Worker(label, environment=variables)
+            worker = self._workers[label] = Worker(
+                label, environment=variables, templates=self._templates, libraries=libraries
+            )
         return worker
+
+    def _with_model(self, workload: Workload) -> Worker:
+        return self._worker("model", ("torch",) if self._live else models.libraries(workload))
 
     def export(self, workload: Workload, runtime: str, batches: Sequence[int], to: Path) -> None:
         """Export a model for a runtime into a folder; where that fails, again in a fresh process.
@@ -558,7 +569,7 @@ class Prover:
         """
         for is_last in (False, True):
             try:
-                self._worker("model").request(
+                self._with_model(workload).request(
                     Server.prepare,
                     self._limit_s,
                     workload=workload,
@@ -636,7 +647,7 @@ class Prover:
                 worker.kill()
 
     def _draw(self, workload: Workload, number: int) -> Drawn:
-        return self._worker("model").request(
+        return self._with_model(workload).request(
             Server.draw,
             self._limit_s,
             workload=workload,
