@@ -562,28 +562,22 @@ class Prover:
         return self._worker("model", ("torch",) if self._live else models.libraries(workload))
 
     def export(self, workload: Workload, runtime: str, batches: Sequence[int], to: Path) -> None:
-        """Export a model for a runtime into a folder; where that fails, again in a fresh process.
+        """Export a model for a runtime into a folder, in a fresh process.
 
         Raises:
             WorkerError: it failed, crashed or took too long.
         """
-        for is_last in (False, True):
-            try:
-                self._with_model(workload).request(
-                    Server.prepare,
-                    self._limit_s,
-                    workload=workload,
-                    runtime=runtime,
-                    target=self._target,
-                    folder=str(to),
-                    batches=tuple(batches),
-                    live=self._live,
-                )
-                return
-            except WorkerError as error:
-                if is_last or error.status == "timeout":
-                    raise
-                self.rest("model")
+        self.rest("model")
+        self._with_model(workload).request(
+            Server.prepare,
+            self._limit_s,
+            workload=workload,
+            runtime=runtime,
+            target=self._target,
+            folder=str(to),
+            batches=tuple(batches),
+            live=self._live,
+        )
 
     def look(self, workload: Workload) -> tuple[Interface, Sizes, Sizes]:
         """Return how the module is called, and the sizes of inputs and eager's outputs there."""
