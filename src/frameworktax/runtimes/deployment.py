@@ -206,25 +206,21 @@ def tree(result: Any) -> Any:
         return {"tuple": [tree(v) for v in result], "class": type(result).__name__, **names}
     if isinstance(result, list):
         return {"list": [tree(v) for v in result]}
-    if is_dataclass(result) and not isinstance(result, Mapping | type):
-        values = {one.name: getattr(result, one.name) for one in fields(result)}
-        return {
-            "mapping": {name: tree(value) for name, value in values.items() if value is not None},
-            "class": type(result).__name__,
-            "none": [name for name, value in values.items() if value is None],
-        }
-    if isinstance(result, Mapping):
-        for key in result:
+    if is_dataclass(result) or isinstance(result, Mapping):
+        own = [one.name for one in fields(result)] if is_dataclass(result) else []
+        none = [name for name in own if getattr(result, name, None) is None]
+        found: Mapping[Any, Any] = {n: getattr(result, n) for n in own if n not in none}
+        found = result if isinstance(result, Mapping) else found
+        for key in found:
             if not isinstance(key, str):
                 raise WorkerError("unavailable", f"the output has the key {key!r}; give it a name")
         kinds = torch.Tensor | tuple | list | Mapping | Plain
-        known = {k: v for k, v in result.items() if isinstance(v, kinds) or is_dataclass(v)}
-        own: list[str] = [f.name for f in fields(result)] if is_dataclass(result) else []
-        left = [key for key in result if key not in known]
+        known = {k: v for k, v in found.items() if isinstance(v, kinds) or is_dataclass(v)}
+        left = [key for key in found if key not in known]
         return {
             "mapping": {key: tree(value) for key, value in known.items()},
             "class": type(result).__name__,
-            "none": [name for name in own if getattr(result, name, None) is None],
+            "none": none,
             **({"left_out": left} if left else {}),
         }
     raise WorkerError(
