@@ -215,8 +215,6 @@ def test_nodes_that_fell_back_are_counted():
     nodes += [("CPUExecutionProvider", "Shape")] * 2 + [("CPUExecutionProvider", "Gather")]
     text = onnxruntime_cuda.fallback_text(nodes)
     assert text.startswith("3 of 12 ") and text.endswith("CPU (Shape 2, Gather 1)")
-    assert "CPU" in (unknown := onnxruntime_cuda.fallback_text(None))
-    assert not any(map(str.isdigit, unknown))
 
 
 # --- ONNX Runtime's two further modes, on a fake that writes down what it is asked -------------
@@ -286,6 +284,7 @@ def loaded(monkeypatch, tmp_path):
         InferenceSession=FakeSession,
         SessionOptions=FakeOptions,
         RunOptions=FakeOptions,
+        preload_dlls=lambda: None,
         GraphOptimizationLevel=SimpleNamespace(ORT_ENABLE_ALL=99),
         OrtValue=SimpleNamespace(ortvalue_from_numpy=lambda array, *place: (array, place)),
     )
@@ -712,8 +711,8 @@ def test_other_sizes_than_a_graph_was_captured_for_have_no_artifact(tmp_path):
 def test_why_a_runtime_of_graphs_is_not_delivered_is_in_the_race(monkeypatch):
     _, others = deliverable(["all", "torchscript"], CUDA, Workload(model="mlp"))
     reasons = dict(others)
-    assert "torchscript@graph" in reasons["cuda-graph"]
-    assert "thread" in reasons["onnxruntime-cuda-graph"]
+    assert "code" in reasons["cuda-graph"]
+    assert "measuring alone" in reasons["onnxruntime-cuda-graph"]
 
 
 def test_memory_is_no_goal_on_a_device(monkeypatch):

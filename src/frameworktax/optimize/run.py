@@ -330,8 +330,8 @@ def deliverable(
         runtime = runtimes.get(name)
         if name == REFERENCE or name in racing:
             continue
-        why = None if runtime.serves_with else runtime.undelivered or "is for measuring alone"
-        if why is not None and runtime.needs_model and not runtime.undelivered:
+        why = None if runtime.serves_with else "is for measuring alone"
+        if why is not None and runtime.needs_model:
             why = "needs the model's own code in every process"
         if why is not None and name in asked:
             raise UsageError(f"{name} cannot be delivered: it {why}; choose another runtime")

@@ -122,8 +122,6 @@ class Runtime(ABC):
     prepares: ClassVar[bool] = False
     serves_with: ClassVar[tuple[str, ...]] = ()
     """Distributions that running what it prepared needs; none: it cannot be delivered."""
-    undelivered: ClassVar[str] = ""
-    """Why not, where that is not that it needs the model or is for measuring alone."""
     tunings: ClassVar[tuple[str, ...]] = ()
     """Those of ``options`` that may make it faster with equal outputs, for ``optimize`` to try."""
     by_name_only: ClassVar[bool] = False

@@ -31,7 +31,6 @@ class CudaGraph(TorchRuntime):
     paradigm = "graph-replay"
     devices = ("cuda",)
     kv_caches = ("static",)
-    undelivered = "needs the model's own code; torchscript@graph and aot-inductor@graph do not"
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing: a GPU, a torch built for it, then the rest."""

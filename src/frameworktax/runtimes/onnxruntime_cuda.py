@@ -14,7 +14,7 @@ import importlib.util
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -59,8 +59,7 @@ class OnnxCudaLoaded(OnnxLoaded):
         torch.cuda.set_device(self._device_id)
         # A stream of its own: the default one has the handle 0, which reads as none given.
         self._stream = torch.cuda.Stream()
-        if hasattr(onnxruntime, "preload_dlls"):  # 1.21 and later: finds CUDA beside torch
-            onnxruntime.preload_dlls()
+        onnxruntime.preload_dlls()  # CUDA's, which lie beside torch
         self.run_options = self.trial_options = onnxruntime.RunOptions()
         # Otherwise each run waits for the device and nothing can be queued behind it.
         self.run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -267,10 +266,8 @@ def missing_provider(library: str) -> str | None:
     )
 
 
-def _assigned(session: Any) -> list[tuple[str, str]] | None:
-    """Return (provider, operator) of each node; None before onnxruntime 1.24."""
-    if not hasattr(session, "get_provider_graph_assignment_info"):
-        return None
+def _assigned(session: Any) -> list[tuple[str, str]]:
+    """Return (provider, operator) of each node."""
     return [
         (part.ep_name, node.op_type)
         for part in session.get_provider_graph_assignment_info()
@@ -278,11 +275,8 @@ def _assigned(session: Any) -> list[tuple[str, str]] | None:
     ]
 
 
-def fallback_text(assigned: Iterable[tuple[str, str]] | None) -> str:
+def fallback_text(nodes: Sequence[tuple[str, str]]) -> str:
     """Say how many nodes run elsewhere than on the device, and which."""
-    if assigned is None:
-        return "some nodes run on the CPU; this onnxruntime does not say how many"
-    nodes = list(assigned)
     others = Counter(operator for provider, operator in nodes if provider not in ON_DEVICE)
     named = ", ".join(f"{operator} {count}" for operator, count in others.most_common(4))
     return f"{others.total()} of {len(nodes)} nodes run on the CPU ({named})"
@@ -313,7 +307,6 @@ class OnnxRuntimeCudaGraph(OnnxRuntimeCuda):
     name = "onnxruntime-cuda-graph"
     paradigm = "graph-replay"
     serves_with = ()
-    undelivered = "records a graph anew in each thread that calls it"
     loaded = OnnxCudaGraphLoaded
 
 
