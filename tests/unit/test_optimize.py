@@ -733,7 +733,7 @@ def test_what_a_killed_run_left_is_removed_and_the_old_deployment_stays(tmp_path
     output = tmp_path / "deploy"
     output.mkdir()
     (output / "kept").touch()
-    (tmp_path / ".deploy-00ff00ff.partial").mkdir()
+    (tmp_path / ".deploy.partial").mkdir()
     with pytest.raises(KeyboardInterrupt), delivery.staged(output) as folder:
         assert [p for p in tmp_path.iterdir() if p.name.startswith(".deploy")] == [folder]
         raise KeyboardInterrupt
@@ -767,7 +767,7 @@ def test_what_cannot_be_written_is_said_before_the_race(tmp_path, monkeypatch):
 
 
 def test_what_another_output_of_a_similar_name_left_is_its_own(tmp_path):
-    others = [tmp_path / f".deploy-a-00ff00ff.{end}" for end in ("partial", "replaced")]
+    others = [tmp_path / f".deploy-a.{end}" for end in ("partial", "replaced")]
     for other in others:
         other.mkdir()
     with delivery.staged(tmp_path / "deploy"):
@@ -1198,7 +1198,7 @@ def test_a_folder_is_made_from_before_the_race_to_the_end_of_its_delivery(tmp_pa
     monkeypatch.setattr(run, "_deliver", noted)
     run.optimize_model(mine)
     assert seen[0] == []
-    assert [path.name.startswith(".deploy-") for path in seen[1]] == [True]
+    assert [path.name.startswith(".deploy") for path in seen[1]] == [True]
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -1226,7 +1226,7 @@ def test_an_export_that_fills_the_disk_ends_the_delivery_and_no_candidate(
 
 
 def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_path, monkeypatch):
-    older = tmp_path / ".deploy-00ff00ff.replaced"
+    older = tmp_path / ".deploy.replaced"
     older.mkdir()
     (older / "kept").touch()
     with delivery.staged(tmp_path / "deploy"):
@@ -1234,7 +1234,7 @@ def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_p
     mine = asked(tmp_path, store=tmp_path / "store")
     described(mine, mine.output, Sizes())
     monkeypatch.setattr(delivery.comparing, "save_baseline", lambda *_: None)
-    folder = tmp_path / ".deploy-11ff00ff.partial"
+    folder = tmp_path / ".deploy.partial"
     folder.mkdir()
     made = described(mine, folder, Sizes())
     moved = Path.replace

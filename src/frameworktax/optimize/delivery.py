@@ -12,7 +12,6 @@ import errno
 import math
 import os
 import platform
-import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -96,13 +95,23 @@ def staged(output: Path) -> Iterator[Path]:
     Raises:
         UsageError: nothing can be written there, or another run makes the same.
     """
-    folder = output.parent.resolve() / f".{output.name}-{os.urandom(4).hex()}.partial"
+    folder = output.parent.resolve() / f".{output.name}.partial"
+    older = folder.with_suffix(REPLACED)
     with ExitStack() as ends:
         with writing(output):
             output.parent.mkdir(parents=True, exist_ok=True)
-            _tidy(output)
-            folder.mkdir(mode=0o755)
+            remove_of_dead(folder)
+            try:
+                folder.mkdir(mode=0o755)
+            except FileExistsError as error:
+                raise UsageError(
+                    f"another run makes {output}; wait until it ends, name another with -o, or "
+                    f"remove {folder} where no run is left"
+                ) from error
             ends.enter_context(holding(folder))
+            if older.exists() and not output.exists():  # a run was killed between two moves
+                older.replace(output)
+            shutil.rmtree(older, ignore_errors=True)
         yield folder
 
 
@@ -122,28 +131,6 @@ def writing(output: Path) -> Iterator[None]:
             f"cannot write {output}: {error.strerror}; free space, or name another with -o; "
             "--resume goes on with what was measured"
         ) from error
-
-
-def _tidy(output: Path) -> None:
-    """Remove what a killed run left; an older deployment that it had moved away comes back.
-
-    Raises:
-        UsageError: the run that makes it has not ended.
-    """
-    own = re.compile(rf"\.{re.escape(output.name)}-[0-9a-f]{{8}}\.(partial|replaced)")
-    left = [path for path in output.parent.iterdir() if own.fullmatch(path.name)]
-    for litter in sorted(left, key=lambda path: path.suffix):  # what lives first
-        if litter.suffix == REPLACED:
-            if not output.exists():
-                litter.replace(output)
-            shutil.rmtree(litter, ignore_errors=True)
-            continue
-        remove_of_dead(litter)
-        if litter.exists():
-            raise UsageError(
-                f"another run makes {output}; wait until it ends, name another with -o, or "
-                f"remove {litter} where no run is left"
-            )
 
 
 class Delivery:
