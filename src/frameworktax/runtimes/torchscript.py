@@ -42,16 +42,6 @@ class _FrozenLoaded(_Loaded):
         return torch.jit.optimize_for_inference(super().open(path).eval())
 
 
-def _check(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:
-    """Raise ValueError where a trace does not compute what the module computes."""
-
-    def given() -> Iterable[torch.Tensor]:  # anew: a module may write into its inputs
-        return model.inputs(batch).tensors().values()
-
-    if not _agree(to_arrays(module(*given())), to_arrays(program(*given())), module):
-        raise ValueError(f"a trace is not valid for batch {batch}")
-
-
 def _check_values(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:
     """Refuse a trace in which values of the example are fixed, by other values.
 
@@ -134,7 +124,12 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
             _check_values(program, module, model, traced_at)
             program = torch.jit.freeze(program) if self.freezes else program
             for other in [batch for batch in batches if batch != traced_at][:1]:
-                _check(program, module, model, other)
+                ours, theirs = (
+                    to_arrays(called(*model.inputs(other).tensors().values()))
+                    for called in (module, program)  # which may write into its inputs
+                )
+                if not _agree(ours, theirs, module):
+                    raise ValueError(f"a trace is not valid for batch {other}")
             torch.jit.save(program, file)
 
         return export.save("pt", write)
