@@ -79,8 +79,7 @@ class Artifact:
         found = json.loads(path.read_text(encoding="utf-8"))
         found["files"] = {int(batch): name for batch, name in found["files"].items()}
         found["notes"] = [(code, text) for code, text in found["notes"]]
-        names = {field.name for field in fields(Artifact)} & found.keys()  # older ones had more
-        return cls(folder=path.parent, **{name: found[name] for name in names})
+        return cls(folder=path.parent, **found)
 
     def write(self) -> None:
         """Write the manifest into the folder, over an older one."""
