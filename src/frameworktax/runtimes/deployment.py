@@ -592,12 +592,9 @@ def padded_to(manifest: Manifest, sizes: Sizes) -> Shape | None:
     if above is None or below is None or above.runtime is None or below.runtime is None:
         return None
     there = padding.sizes(above.sizes) or here
-    proven = {
-        (True, False): padding.batch,
-        (False, True): padding.length,
-        (True, True): padding.together,
-    }
-    if not proven.get((there[0] > here[0], there[1] > here[1]), True):
+    rows, tokens = there[0] > here[0], there[1] > here[1]
+    proven = padding.together if rows and tokens else padding.batch if rows else padding.length
+    if (rows or tokens) and not proven:
         return None
     if below.gain and below.latency_ns and above.latency_ns:
         eager_ns = below.gain[0] * below.latency_ns[0]
