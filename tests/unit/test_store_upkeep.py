@@ -226,6 +226,7 @@ def test_what_was_left_out_is_part_of_a_view(tmp_path):
         ("model=, ", "write NAME=VALUE"),
         ("modle=x", "did you mean 'model'"),
         ("twin=true", "no such field"),
+        ("batch=1,8..2", r"8\.\.2: no number lies there; write 2\.\.8"),
     ],
 )
 def test_a_condition_that_cannot_be(text, said):

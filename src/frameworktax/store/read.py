@@ -93,9 +93,10 @@ def condition(texts: Iterable[str]) -> Where:
 
 
 def _test(word: str) -> Callable[[Any], bool]:
-    span = SPAN.fullmatch(word)
-    if span:
+    if span := SPAN.fullmatch(word):
         low, high = float(span[1]), float(span[2])
+        if low > high:
+            raise UsageError(f"--where {word}: no number lies there; write {span[2]}..{span[1]}")
         return lambda v: _is_number(v) and low <= v <= high
     number = float(word) if re.fullmatch(NUMBER, word) else None
 
