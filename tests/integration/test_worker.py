@@ -170,12 +170,14 @@ def test_who_waits_for_an_answer_is_woken_by_the_end(worker, tmp_path):
     child = tmp_path / "child"
     try:
         while not (child.exists() and child.read_text()):
+            assert waiting.is_alive(), ended  # the model's file was not run
             time.sleep(0.01)
         worker.kill()
         waiting.join(LIMIT_S)
         assert ended == [("failed", "load")]
     finally:
-        os.kill(int(child.read_text()), signal.SIGKILL)
+        if child.exists():
+            os.kill(int(child.read_text()), signal.SIGKILL)
 
 
 def _state(pid: int) -> str:
