@@ -690,7 +690,6 @@ class Measurement(HtmlRepr):
     macs: int | None = None
     parameters: int | None = None
     peak_memory_bytes: int | None = None
-    energy_mj: float | None = None
     setup_ns: int | None = None
     artifact_bytes: int | None = None
     padding_share: float | None = None

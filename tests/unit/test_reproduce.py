@@ -17,7 +17,7 @@ from frameworktax.records import Estimate, LeftOut
 from frameworktax.report import vega
 from frameworktax.report.html import write_page
 from frameworktax.report.render_markdown import markdown
-from frameworktax.reproduce import claims, figures, page, paper, studies
+from frameworktax.reproduce import claims, figures, page, paper, results, studies
 from frameworktax.reproduce.claims import judge, verdict_of
 from frameworktax.reproduce.results import evaluate_studies, reproduce
 from frameworktax.reproduce.rows import AXES, NotEvaluable, Row, of_measurement, select
@@ -198,6 +198,15 @@ def test_free_width_is_told_like_free_batch():
     assert flat
     at_least = claims.RULES["free"](part("free", axis="width", of={}), printed[:2])
     assert at_least.high == math.inf
+
+
+def test_a_curve_with_too_few_blocks_is_in_the_page_with_the_reason():
+    rows = [replace(row(10.0, width=w), columns={(0, 0): 10.0}) for w in (1.0, 2.0)]
+    curves = results._free(rows, "width")
+    assert [(one["value"], one["at"]) for one in curves] == [(None, "m in eager")]
+    study = replace(told_of("figure-9", hardware()).studies[0], free=curves)
+    texts = [cell.text for table in page._tables(study) for row in table.rows for cell in row]
+    assert "too few blocks" in curves[0]["reason"] and curves[0]["reason"] in texts
 
 
 def test_a_ratio_without_bounds_is_no_lower_bound():

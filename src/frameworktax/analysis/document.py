@@ -444,7 +444,6 @@ _COMPUTED: Mapping[str, Callable[[StoredMeasurement], Any]] = {
     "warm_overhead_ns": lambda m: m.twin.latency if m.twin else None,
     "page_faults": lambda m: points.page_faults(m.records),
     "peak_memory_bytes": _peak,
-    "energy_mj": lambda _: None,
     "regime": _regime,
     "process_spread": lambda m: spread(m.records.block_medians)[0],
     "block_spread": lambda m: spread(m.records.block_medians)[1],

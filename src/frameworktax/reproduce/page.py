@@ -181,7 +181,7 @@ def _tables(study: StudyResult) -> Iterator[Block]:
         heads = ["axis", "curve", "free up to (within 10 % of the first value)"]
         said = "{}{value:.3g} ({low:.3g} to {high:.3g})"
         rows = [
-            [f["axis"], f["at"], said.format("at least " * f["lower_bound"], **f)]
+            [f["axis"], f["at"], f["reason"] or said.format("at least " * f["lower_bound"], **f)]
             for f in study.free
         ]
         yield table("", heads, rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,8 @@ class StudyResult:
         rows: what was planned, measured or with a reason why not.
         claims: with their verdicts.
         proxies: see ``claims.proxies``.
-        free: the largest value of an axis whose latency is within 10 % of its first value's.
+        free: the largest value of an axis whose latency is within 10 % of its first value's, or the
+            reason why there is none.
         effects: what host and device take of each machine's point at the smallest batch, ns, and
             ratios to the first machine's; null where a time is missing.
     """
@@ -253,10 +253,13 @@ def _free(rows: Sequence[Row], axis: str) -> list[dict[str, Any]]:
             for a in others
             if at.get(a) not in usual
         ]
-        with suppress(NotEvaluable):  # too few blocks for an interval: left out
+        one: dict[str, Any] = dict.fromkeys(("value", "low", "high", "lower_bound", "reason"))
+        try:
             x, bound = free_value(curve, axis)
-            ends = {"value": x.value, "low": x.low, "high": x.high}
-            found.append({"axis": axis, "at": ", ".join(parts), **ends, "lower_bound": bound})
+            one |= {"value": x.value, "low": x.low, "high": x.high, "lower_bound": bound}
+        except NotEvaluable as why:
+            one["reason"] = str(why)
+        found.append({"axis": axis, "at": ", ".join(parts), **one})
     return found
 
 
