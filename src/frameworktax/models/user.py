@@ -201,7 +201,9 @@ def _line(error: BaseException, file: str | None) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if file and frame.filename == file]
     frame = own[-1] if own else frames[-1]
-    return f"{text} ({frame.filename}:{frame.lineno})"
+    # Settable once in a process, and a process may build a model several times.
+    remedy = "; leave that call out, --threads sets them" if "interop threads" in text else ""
+    return f"{text} ({frame.filename}:{frame.lineno}){remedy}"
 
 
 def _module_and_example(name: str, result: Any) -> tuple[Any, Any]:
