@@ -309,6 +309,7 @@ def test_a_bad_document_is_one_line(tmp_path, text, said):
         (lambda d: d["measurements"][0]["latency_ns"].update(value=math.nan), "NaN was never"),
         (lambda d: d["measurements"][0]["latency_ns"].update(high=1e31), "1e+31 was never"),
         (lambda d: d["measurements"][0].update(flops=10**40), "was never measured"),
+        (lambda d: d["measurements"][0]["workload"].update(model="m\ud800"), "surrogates not"),
         (lambda d: d["measurements"][0]["latency_ns"].update(value=0), ": a size, the threads"),
         (lambda d: d["measurements"][0]["workload"].update(batch=-1), ": a size, the threads"),
         (lambda d: d["measurements"][9]["ratio_to_eager"].update(low=-1), ": a size, the threads"),

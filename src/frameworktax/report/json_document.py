@@ -69,12 +69,15 @@ def load(path: Path) -> Run:
             the wrong type; names the first such field.
     """
     try:
+        written = path.read_text(encoding="utf-8")
         data = json.loads(
-            path.read_text(encoding="utf-8"),
+            written,
             parse_int=partial(_measured, int),
             parse_float=partial(_measured, float),
             parse_constant=partial(_measured, float),
         )
+        if "\\ud" in written.lower():  # halves of characters, which no file can hold by themselves
+            json.dumps(data, ensure_ascii=False).encode()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, no JSON, brackets without end
