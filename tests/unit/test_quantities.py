@@ -115,7 +115,8 @@ def test_the_peak_of_a_runtime_is_that_of_its_largest_point(run):
     )
     (*_, set_up) = tables(replace(whole, measurements=turned))
     assert texts(set_up) == {
-        "eager": ["–", "–", "–", "1.25 GB"], "inductor": ["41.0 s", "earlier session", "23 MB", "–"],
+        "eager": ["–", "–", "–", "1.25 GB"],
+        "inductor": ["41.0 s", "earlier session", "23 MB", "–"],
     }  # fmt: skip
     none = tuple(replace(m, peak_memory_bytes=None, setup_ns=None) for m in turned)
     assert tables(replace(whole, measurements=none))[2].rows == ()
