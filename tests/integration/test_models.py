@@ -214,6 +214,19 @@ def test_projected_positions_in_attention_are_no_layer() -> None:
     assert facts["flops"] == 2 * (5 * 8 * 8 + 3 * 8 * 5)
 
 
+def test_a_copy_of_a_parameter_that_is_written_to_is_no_weight() -> None:
+    class Writes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.start = torch.nn.Parameter(torch.ones(3, 8))
+
+        def forward(self, x):
+            x = self.start.clone().add_(x)
+            return x @ x.t()
+
+    assert describe(of_example(Writes(), torch.ones(3, 8)), 3)["macs"] == 0
+
+
 def test_a_model_in_inference_mode_is_counted() -> None:
     """There a linear layer is an operator as a whole."""
 

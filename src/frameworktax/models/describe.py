@@ -107,21 +107,11 @@ def _count(
 ) -> tuple[int | None, int | None, int | None]:
     """Run twice and count: FLOPs, MACs and operators, None with a note where that fails."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Operators(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to mypy here
-        count = 0
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            self.count += 1
-            return func(*args, **(kwargs or {}))
 
     try:
         with torch.no_grad(), _unfused(), _counter(module) as counter:
             run(*inputs.args, **inputs.kwargs)
-        with torch.no_grad(), Operators() as operators:  # as it is measured
+        with torch.no_grad(), _counter(module) as called:  # as it is measured
             run(*inputs.args, **inputs.kwargs)
     except Exception as error:  # noqa: BLE001 - a model that fails here fails as a row in eager too
         notes.append(("counts-failed", f"not counted: {one_line(error)}"))
@@ -129,8 +119,8 @@ def _count(
     if counter.hidden is not None:
         text = f"FLOPs and MACs not counted: {counter.hidden} has no formula"
         notes.append(("flops-not-counted", text))
-        return None, None, operators.count
-    return counter.flops, counter.macs, operators.count
+        return None, None, called.operators
+    return counter.flops, counter.macs, called.operators
 
 
 @contextmanager
@@ -147,9 +137,9 @@ def _unfused() -> Iterator[None]:
 
 
 def _counter(module: Any) -> Any:
-    """Return a context that counts ``flops`` and ``macs`` of operators that have a formula.
+    """Return a context that counts ``operators``, their ``flops``, and the ``macs`` of layers.
 
-    ``hidden`` is the first operator that should have one, or None. A product counts as a layer's
+    ``hidden`` is the first operator that lacks a formula, or None. A product counts as a layer's
     where a factor is a parameter, a view of one, or computed from parameters and buffers alone, as
     weights that are normalised or cast are. The product of two such is none itself: DeBERTa's
     projected positions meet activations in attention.
@@ -167,7 +157,7 @@ def _counter(module: Any) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.flops = self.macs = 0
+            self.operators = self.flops = self.macs = 0
             self.hidden: str | None = None
             self._kept: list[Any] = []  # so that no other tensor gets the storage of a constant
 
@@ -182,6 +172,7 @@ def _counter(module: Any) -> Any:
                     found = func.decompose(*args, **kwargs)
                 if found is not NotImplemented:
                     return found
+            self.operators += 1
             found = func(*args, **kwargs)
             given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
             self._note_hidden(str(func), given)
@@ -195,11 +186,14 @@ def _counter(module: Any) -> Any:
                 is_layer = any(constants.get(_storage(factor)) for factor in factors)
                 if is_layer and not is_constant and "attention" not in str(operator):
                     self.macs += flops // 2
+            made = [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
             if is_constant:
                 has_parameter = any(constants[_storage(tensor)] for tensor in given)
-                made = [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
-                constants.update((_storage(t), has_parameter) for t in made)
+                constants.update((_storage(tensor), has_parameter) for tensor in made)
                 self._kept += made
+            else:
+                for tensor in made:  # one that activations were written to is none any more
+                    constants.pop(_storage(tensor), None)
             return found
 
         def _note_hidden(self, name: str, given: list[Any]) -> None:
@@ -244,7 +238,7 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 
     def recurrent(tokens: Any, weights: Any, *args: Any, **kwargs: Any) -> int:
         matrices = [tensor for tensor in weights if tensor.dim() == 2]
-        return 2 * math.prod(tokens.shape[:-1]) * sum(matrix.numel() for matrix in matrices)
+        return 2 * int(math.prod(tokens.shape[:-1]) * sum(matrix.numel() for matrix in matrices))
 
     def one_recurrent(tokens: Any, inner: Any, outer: Any, *args: Any, **kwargs: Any) -> int:
         return recurrent(tokens, [inner, outer])

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import UsageError
 from frameworktax.report import charts, vega
 from frameworktax.report.vega import Spec, colours
 from frameworktax.reproduce import paper
@@ -152,18 +151,12 @@ def write(
     """Write every figure to a folder and return the files.
 
     Raises:
-        UsageError: the package that draws is not installed, or the folder cannot be written.
+        UsageError: the package that draws is not installed, or a file cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {folder}: {error.strerror}; name another") from error
     written: list[Path] = []
     for study in found.studies:
-        spec = figure(study)
-        if spec is not None:
-            paths = [folder / f"{study.file.name}{suffix}" for suffix in suffixes]
-            for path in paths:
-                vega.write(spec, path)
-            written += paths
+        if (spec := figure(study)) is not None:
+            for suffix in suffixes:
+                written.append(folder / f"{study.file.name}{suffix}")
+                vega.write(spec, written[-1])
     return written
