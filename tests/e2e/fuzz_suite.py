@@ -130,7 +130,7 @@ Commands = tuple[tuple[str, ...], ...]
 STORE: Commands = (
     ("report", "store", "--verbose"), ("store", "check", "store"), ("store", "list", "store"),
     ("compare", "store", "--runtime", "eager=onnxruntime"), ("explain", "store", "--graphs"),
-    ("report", "store", "-o", "out.md"), ("store", "export", "store", "-o", "out.csv"),
+    ("report", "store", "-o", "out.md"), ("report", "store", "-o", "out.csv"),
 )  # fmt: skip
 EXPLAIN: Commands = (("explain", "FILE"), ("explain", "FILE", "--host-speed", "2", "--json", "-"))
 STUDY: Commands = (("sweep", "FILE", "--dry-run"), ("sweep", "FILE", "grid.batch=3", "--dry-run"))

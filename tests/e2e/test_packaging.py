@@ -258,7 +258,6 @@ MISSING = [
     ("plain", ["report", "frameworktax-results", "-o", "page.html"], "report"),
     ("plain", ["report", "frameworktax-results", "-o", "x.png"], "report"),
     ("plain", ["report", "frameworktax-results", "-o", "x.parquet"], "parquet"),
-    ("plain", ["store", "export", "frameworktax-results", "-o", "x.parquet"], "parquet"),
     ("plain", ["sweep", "ray.toml", "--engine", "ray"], "ray"),
 ]
 

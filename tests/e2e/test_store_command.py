@@ -132,7 +132,7 @@ def test_a_name_gives_the_terminal_no_orders(run, tmp_path):
         ("store prune", "give --cache"),
         ("store prune node-1 --older-than 30d", "SESSION.jsonl"),
         ("store prune --cache --limit many", "2GB"),
-        ("store export node-1 -o x.xlsx", ".parquet, .csv"),
+        ("store export node-1 -o x.csv", "report STORE -o"),
         ("store export node-1 -o x.csv --table blocks", "--json"),
         ("store push node-1 elsewhere", "rsync"),
         ("store pull foo://x y", "rsync"),

@@ -209,8 +209,8 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert [r["name"] for r in runs[1:]] == [f"bert-mini, eager, batch {b}" for b in (1, 8)]
     for words, said in {
         ("--to", "mlflo"): "no tracker 'mlflo', did you mean 'mlflow'?; choose mlflow, wandb",
-        (): "name a file with -o, or a tracker with --to: one of the two",
-        ("--to", "wandb", "-o", "t.csv"): "name a file with -o, or a tracker with --to",
+        (): "Missing option '--to'",
+        ("-o", "t.csv"): "frameworktax report STORE -o points.csv writes the table",
     }.items():
         code, out, err = command(*words)
         assert (code, out) == (2, "")

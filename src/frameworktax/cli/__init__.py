@@ -34,6 +34,8 @@ RETIRED = {
     "store prune --older-than": "a session is a file: remove the oldest SESSION.jsonl of the store",
     "store prune --failed": "measure tries a failed point again, sweep study.attempts times in all",
     "store export --table": "--json FILE of a report has every sample of each point",
+    "store export -o": "frameworktax report STORE -o points.csv writes the table",
+    "store export --output": "frameworktax report STORE -o points.csv writes the table",
     "report --last": "a session is a file of the store: frameworktax report STORE/SESSION.jsonl",
     "compare --format": "-o FILE.md writes a comment, --json FILE the whole comparison",
     "explain --batch": "another size is measured: frameworktax measure MODEL --batch 8",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frameworktax.cli.deliver import Output, check_writable, console, print_list, this_command
+from frameworktax.cli.deliver import Output, console, print_list, this_command
 from frameworktax.cli.options import AsJson, Conditions, Device, DryRun, parse_size
-from frameworktax.errors import UsageError, check_known, check_suffix, counted, flat
+from frameworktax.errors import UsageError, check_known, counted, flat
 
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
@@ -22,7 +22,7 @@ lister, stores = (
     typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     for text in (
         "List models, runtimes and studies, and what is missing.",
-        "List, check and export stores; prune the cache.",
+        "List and check stores, log them to trackers; prune the cache.",
     )
 )
 Folder = Annotated[Path, typer.Argument(help="A store's folder.", show_default=False)]
@@ -294,42 +294,22 @@ def prune(
 @stores.command()
 def export(
     store: Folder,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="File: .parquet or .csv.", show_default=False),
-    ] = None,
+    to: Annotated[str, typer.Option(help="mlflow or wandb.", show_default=False)],
     where: Conditions = None,
-    to: Annotated[
-        str | None, typer.Option(help="Log each point to mlflow or wandb instead of a file.")
-    ] = None,
 ) -> None:
-    """Write the points of a store as a table, or log them to an experiment tracker.
+    """Log each point of a store to an experiment tracker.
 
-    Examples:
-
-      frameworktax store export frameworktax-results -o points.csv
+    Example:
 
       frameworktax store export frameworktax-results --to mlflow
     """
     from frameworktax import api
     from frameworktax.integrations.trackers import TRACKERS
-    from frameworktax.report import export as reports
     from frameworktax.store.read import condition
 
-    wanted = condition(where) if where else None
-    if output is not None and to is None:
-        check_suffix(output, (".parquet", ".csv"))
-        check_writable(output)
-        results = api.read_store(store, wanted)
-        reports.write(results.run, output)
-        print(f"written: {output}, {counted(len(results), 'point')}")
-    elif to is not None and output is None:
-        check_known("tracker", to, TRACKERS)
-        results = api.read_store(store, wanted)
-        count = counted(len(results), "point")
-        print(f"logged to {to}: {count} in {TRACKERS[to](results.run)}")
-    else:
-        raise UsageError("name a file with -o, or a tracker with --to: one of the two")
+    check_known("tracker", to, TRACKERS)
+    results = api.read_store(store, condition(where) if where else None)
+    print(f"logged to {to}: {counted(len(results), 'point')} in {TRACKERS[to](results.run)}")
 
 
 def _say(lines: Iterable[str]) -> None:
