@@ -59,19 +59,14 @@ def reader(uuid: str, library: Any = None) -> Callable[[], dict[str, int]]:
         device = nvml.nvmlDeviceGetHandleByUUID(uuid)
     except nvml.NVMLError as error:
         raise OSError(f"NVML: {error}") from error
-    reasons = getattr(
-        nvml, "nvmlDeviceGetCurrentClocksEventReasons",
-        getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None),
-    )  # fmt: skip
     questions: dict[str, Callable[[], Any]] = {
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_MEM),
         "power_mw": lambda: nvml.nvmlDeviceGetPowerUsage(device),
         "celsius": lambda: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU),
+        "reasons": lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(device),
         "processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(device)),
     }
-    if reasons is not None:
-        questions["reasons"] = lambda: reasons(device)
 
     def read() -> dict[str, int]:
         found = {}
