@@ -107,6 +107,14 @@ def test_what_cannot_be_counted_is_none_with_a_note() -> None:
     ((code, text),) = facts["notes"]
     assert code == "counts-failed" and text.endswith("ValueError: not today")
 
+    class Branches(torch.nn.Linear):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, super().forward, lambda x: 2 * x, (x,))
+
+    facts = describe(of_example(Branches(8, 8), torch.ones(3, 8)), 3)
+    assert (facts["flops"], facts["macs"], facts["operators"]) == (None, None, None)
+    assert [code for code, _ in facts["notes"]] == ["counts-failed"]
+
 
 def of_example(module, *tensors):
     """Return a module as a model whose batch is that of these tensors."""

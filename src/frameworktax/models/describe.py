@@ -153,8 +153,6 @@ def _counter(module: Any) -> Any:
     constants |= {_storage(parameter): True for parameter in module.parameters()}
 
     class Counter(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to mypy here
-        supports_higher_order_operators = True
-
         def __init__(self) -> None:
             super().__init__()
             self.operators = self.flops = self.macs = 0
@@ -165,10 +163,10 @@ def _counter(module: Any) -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            operator = getattr(func, "overloadpacket", func)
+            operator = func.overloadpacket
             formula = formulas.get(operator)
-            if formula is None and hasattr(func, "decompose"):  # whole in inference mode alone
-                with self:
+            if formula is None and func is not torch.ops.prim.device.default:
+                with self:  # an operator that others make up is whole in inference mode
                     found = func.decompose(*args, **kwargs)
                 if found is not NotImplemented:
                     return found

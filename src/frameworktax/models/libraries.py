@@ -18,7 +18,7 @@ from frameworktax.models.torchvision_operators import declare
 MODULES: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch",),
     "torchvision": ("torchvision.models",),
-    # all but the files of one architecture; older ones have no layers
+    # all but the files of one architecture
     "transformers": ("transformers.modeling_utils", "transformers.modeling_layers"),
     "timm": ("timm",),
     "inductor": ("torch._dynamo", "torch._inductor.compile_fx"),
