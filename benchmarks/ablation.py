@@ -5,11 +5,14 @@ python benchmarks/ablation.py [--quick | --redraw]
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from frameworktax.ablate import ablate, read
 from frameworktax.ablate.blocks import ablation_blocks, waterfall
 from frameworktax.errors import FrameworktaxError
 from frameworktax.records import Workload
 from frameworktax.report import vega
+from frameworktax.report.blocks import Chart
 from frameworktax.report.render_markdown import markdown
 from question import Place, bar, place
 
@@ -36,7 +39,10 @@ def page(at: Place, failed: dict[str, str]) -> str:
         found = read(at.store, workload.model)
         picture = at.folder / f"{workload.model}.svg"
         vega.write(waterfall(found), picture)
-        blocks = ablation_blocks(found, level=2, picture=f"{at.folder.name}/{picture.name}")
+        title = "Latency after each step, kernel time and tax"
+        answer, *rest = ablation_blocks(found)
+        chart = Chart(title, file=f"{at.folder.name}/{picture.name}")
+        blocks = [replace(answer, level=2), chart, *rest]
         lines += ["", markdown(blocks).rstrip()]
     return "\n".join(lines) + "\n"
 

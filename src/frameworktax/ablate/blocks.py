@@ -16,7 +16,6 @@ from frameworktax.report import vega
 from frameworktax.report.blocks import (
     Block,
     Cell,
-    Chart,
     Heading,
     Note,
     Notes,
@@ -106,15 +105,9 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def ablation_blocks(ablation: Ablation, *, level: int = 1, picture: str = "") -> list[Block]:
-    """Return the answer, the steps path by path, why numbers are missing, the machine.
-
-    ``picture`` is the file of the waterfall, for formats that link to pictures.
-    """
-    blocks: list[Block] = [Heading(headline(ablation), level)]
-    if picture:
-        title = "Latency after each step, kernel time and tax"
-        blocks.append(Chart(title, file=picture))
+def ablation_blocks(ablation: Ablation) -> list[Block]:
+    """Return the answer, the steps path by path, why numbers are missing, the machine."""
+    blocks: list[Block] = [Heading(headline(ablation), 1)]
     blocks += [steps_table(ablation), reasons(ablation)]
     where = ablation.run.environment
     if where is not None:
