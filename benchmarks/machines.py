@@ -85,10 +85,11 @@ def outlook(queues: Queues, *, device_speed: float = 1.0, host_speed: float = 1.
 
 def _played(queues: Queues, change: Change) -> tuple[float, float]:
     """Return latency and the time in which a kernel runs, ns."""
-    line = replay.run(replay.changed(queues, change))
-    start = np.rint(line.start_ns).astype(np.int64)
-    end = np.rint(line.end_ns).astype(np.int64)
-    return line.latency_ns, float(intervals.union_ns(start, end))
+    there = replay.changed(queues, change)
+    played = replay.run(there)
+    start = np.rint(played.end_ns - there.kernel_ns).astype(np.int64)
+    end = np.rint(played.end_ns).astype(np.int64)
+    return played.latency_ns, float(intervals.union_ns(start, end))
 
 
 def _growth(queues: Queues, change: Change) -> float:

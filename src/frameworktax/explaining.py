@@ -124,9 +124,7 @@ class LoadedSource:
         """Return what changes would give."""
         if self.timeline is None:
             return predict(asked, self.run)
-        steps = self.timeline.steps()
-        steps = [step for step in steps if len(step)] or steps
-        return predict_steps(asked, steps, self.subject)
+        return predict_steps(asked, self.timeline, self.subject)
 
 
 def load(path: Path, step: str | None = None) -> LoadedSource:

@@ -97,6 +97,8 @@ def play(
         device=np.zeros(len(ends), dtype=np.int64),
         is_kernel=np.ones(len(ends), dtype=np.bool_),
         waits_ns=np.asarray(waited, dtype=np.int64).reshape(-1, 2),
+        on_link=np.zeros(len(ends), dtype=np.bool_),
+        begins_ns=np.zeros(1, dtype=np.int64),
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -209,11 +210,15 @@ def test_kernels_are_compared_by_name_and_number_before_they_are_called_the_same
     assert refused is bool(found.reason and "other kernels here" in found.reason)
 
 
+def recorded(*steps):
+    return SimpleNamespace(stretches=lambda: steps)
+
+
 def test_steps_of_a_trace_are_replayed():
     rng = np.random.default_rng(4)
     programs = [random_program(rng, launches=80, host_ns=9_000, kernel_ns=3_000) for _ in range(5)]
     steps = [play(p) for p in programs]
-    found = predict_steps(WhatIf(host_speed=2, runtime="tensorrt"), steps, "step")
+    found = predict_steps(WhatIf(host_speed=2, runtime="tensorrt"), recorded(*steps), "step")
     assert [p.formula for p in found] == ["two-queue replay"] * 2
     truth = np.mean([play(p, host_speed=2).end_ns for p in programs])
     assert found[0].latency_ns.low < truth < found[0].latency_ns.high
@@ -226,7 +231,7 @@ def test_a_step_without_launches_is_refused_in_words():
     rng = np.random.default_rng(4)
     step = play(random_program(rng, launches=5, host_ns=9_000, kernel_ns=3_000))
     blind = replace(step, launch_start_ns=np.full(5, -1))
-    (found,) = predict_steps(WhatIf(host_speed=2), [blind], "step")
+    (found,) = predict_steps(WhatIf(host_speed=2), recorded(blind), "step")
     assert found.latency_ns is None and "no kernel" in found.reason
 
 

@@ -26,6 +26,7 @@ from frameworktax.traces.events import (
     HOST_CALLS,
     KERNEL,
     KERNEL_LAUNCHES,
+    LIMIT,
     STEP,
     Events,
     Trace,
@@ -46,6 +47,8 @@ COMMUNICATION = re.compile(
     re.IGNORECASE,
 )
 """Kernels that exchange data with other devices; how long one takes includes waiting for them."""
+ACROSS = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|M2D|D2M")
+"""Copies that leave the device, by the names of CUDA, ROCm and XPU."""
 LISTED = 8
 """Annotations that an error or a note names."""
 BACKLOG_NS = 100_000
@@ -219,7 +222,7 @@ def _whole(events: Events, work: Events) -> Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a trace; a row is one record of the device, in the order of the launches.
+    """One step of a trace, or several; a row is one record of the device, in launch order.
 
     Rows are ordered by ``launch_start_ns``, rows of one launch (the kernels of a graph) and rows
     without one by ``device_start_ns``. All times stand on one clock: a device whose stamps lie
@@ -237,6 +240,8 @@ class Step:
         device: on which it ran, -1 where unknown.
         is_kernel: a kernel; a copy or memset otherwise.
         waits_ns: when the host was in a synchronise, begin and end, shape (waits, 2), in order.
+        on_link: it communicates with other devices, or copies from or to the host.
+        begins_ns: when each step in it begins: of several, and where earlier work comes first.
     """
 
     name: str
@@ -250,6 +255,8 @@ class Step:
     device: Ns
     is_kernel: Mask
     waits_ns: Ns
+    on_link: Mask
+    begins_ns: Ns
 
     def __len__(self) -> int:
         return len(self.device_start_ns)
@@ -302,6 +309,11 @@ class Timeline:
         return self.is_kernel & self.work.matching(COMMUNICATION)
 
     @cached_property
+    def on_link(self) -> Mask:
+        """Return, per record, whether it communicates, or copies from or to the host."""
+        return self.communicates | (~self.is_kernel & self.work.matching(ACROSS))
+
+    @cached_property
     def launch_start_ns(self) -> Ns:
         """Return, per record, when its launch began; -1 for none."""
         return taken(self.calls.start_ns, self.call)
@@ -312,10 +324,14 @@ class Timeline:
         return taken(self.calls.end_ns, self.call)
 
     @cached_property
+    def queued_ns(self) -> Ns:
+        """Return, per record, when its launch began; without one when it began itself."""
+        return np.where(self.call >= 0, self.launch_start_ns, self.work.start_ns)
+
+    @cached_property
     def step_of(self) -> Ns:
         """Return, per record, the number of its step; -1 for none."""
-        known = self.call >= 0
-        return self.windows.of(np.where(known, self.launch_start_ns, self.work.start_ns))
+        return self.windows.of(self.queued_ns)
 
     @cached_property
     def lost(self) -> Mask:
@@ -393,8 +409,7 @@ class Timeline:
         Before the first launch, or the end of the first synchronise, work from before the
         recording may have run unseen.
         """
-        waits = self._waits()
-        ends = [*waits[:1, 1].tolist(), *self.calls.start_ns[self.is_launch].tolist()]
+        ends = [*self._waits[:1, 1].tolist(), *self.calls.start_ns[self.is_launch].tolist()]
         known = min(ends, default=int(self.windows.begin_ns[0]))
         return max(known, self.backlog_until_ns or known)
 
@@ -405,29 +420,73 @@ class Timeline:
 
     def steps(self) -> list[Step]:
         """Return the steps as arrays."""
-        start = self.launch_start_ns
-        by = np.lexsort((self.work.start_ns, np.where(start >= 0, start, self.work.start_ns)))
-        places = dict(groups(self.step_of[by]))
-        rows = [by[places.get(n, by[:0])] for n in range(len(self.windows.names))]
-        waits = self._waits()
-        in_step = self.windows.of(waits[:, 0])
-        return [
-            Step(
-                name=name,
-                begin_ns=int(self.windows.begin_ns[n]),
-                end_ns=int(self.windows.end_ns[n]),
-                launch_start_ns=start[rows[n]],
-                launch_end_ns=self.launch_end_ns[rows[n]],
-                device_start_ns=self.work.start_ns[rows[n]],
-                device_end_ns=self.work.end_ns[rows[n]],
-                stream=self.work.stream[rows[n]],
-                device=self.work.device[rows[n]],
-                is_kernel=self.is_kernel[rows[n]],
-                waits_ns=waits[in_step == n],
-            )
-            for n, name in enumerate(self.windows.names)
-        ]
+        begin = self.windows.begin_ns.tolist()
+        return [self._step(np.array([n]), begin[n]) for n in range(len(begin))]
 
+    def stretches(self) -> list[Step]:
+        """Return steps that begin while devices are idle, each with those after it that do not.
+
+        What lies between them is in it, and before the first one what devices have done since they
+        were last idle. Steps that launched nothing are left out, and those for which that is not
+        known.
+
+        Raises:
+            UsageError: no step is left.
+        """
+        by, at = self._in_order
+        steps = np.unique(self.step_of[self.call >= 0])
+        steps = steps[steps >= 0]
+        if not len(steps):
+            raise UsageError(
+                "no kernel with its launch in a step; record host and device activity together"
+            )
+        begin = self.windows.begin_ns[steps]
+        ended = np.append(-LIMIT, np.maximum.accumulate(self.work.end_ns[by]))
+        idle = np.sort(np.concatenate((at, begin)))
+        idle = idle[ended[np.searchsorted(at, idle)] <= idle]
+        if self.backlog_until_ns is not None:
+            idle = idle[idle >= self.backlog_until_ns]
+        before = np.searchsorted(idle, begin, side="right") - 1
+        known = before >= 0
+        if not known.any():
+            raise UsageError(
+                "devices are busy with work from before the recording until the last step begins; "
+                "record from an idle device (synchronise first)"
+            )
+        steps, begin, since = steps[known], begin[known], idle[before[known]]
+        first = np.union1d(0, np.flatnonzero(since == begin))
+        own = np.split(steps, first[1:])
+        return [self._step(n, int(ns)) for n, ns in zip(own, since[first], strict=True)]
+
+    @cached_property
+    def _in_order(self) -> tuple[Ns, Ns]:
+        """Return records in the order of their launch, and when, in that order."""
+        by = np.lexsort((self.work.start_ns, self.queued_ns))
+        return by, self.queued_ns[by]
+
+    def _step(self, numbers: Ns, begin: int) -> Step:
+        """Return steps as one, from a moment on, with what lies between them."""
+        work, windows, (by, at) = self.work, self.windows, self._in_order
+        end = int(windows.end_ns[numbers[-1]])
+        low, high = np.searchsorted(at, (begin, end))
+        rows, waits = by[low:high], self._waits
+        return Step(
+            name=windows.names[numbers[0]],
+            begin_ns=begin,
+            end_ns=end,
+            launch_start_ns=self.launch_start_ns[rows],
+            launch_end_ns=self.launch_end_ns[rows],
+            device_start_ns=work.start_ns[rows],
+            device_end_ns=work.end_ns[rows],
+            stream=work.stream[rows],
+            device=work.device[rows],
+            is_kernel=self.is_kernel[rows],
+            waits_ns=waits[(waits[:, 0] >= begin) & (waits[:, 0] < end)],
+            on_link=self.on_link[rows],
+            begins_ns=windows.begin_ns[numbers],
+        )
+
+    @cached_property
     def _waits(self) -> Ns:
         """Return begin and end of every synchronise; a driver's inside a runtime's is the same."""
         calls = self.events.of(*HOST_CALLS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,10 @@ from frameworktax.analysis.whatif import replay
 from frameworktax.analysis.whatif.replay import Change
 from frameworktax.errors import UsageError
 from frameworktax.records import Advice
-from frameworktax.traces.timeline import Step, Timeline
+from frameworktax.traces.timeline import Timeline
 
 PART = 0.1
 """Share of the wall from which on a part is worth an advice of its own."""
-REPLAYED = 20
-"""Steps that are replayed for an advice, spread over the trace."""
 METHOD = "of a recorded trace, at most"
 REMEDY = {
     "memory": "keep device memory between calls",
@@ -30,16 +28,14 @@ REMEDY = {
 }
 
 
-def advise(
-    timeline: Timeline, trace: Mapping[str, Any], steps: Sequence[Step]
-) -> tuple[Advice, ...]:
+def advise(timeline: Timeline, trace: Mapping[str, Any]) -> tuple[Advice, ...]:
     """Return what to do about a trace, the largest gain first; every gain is an upper bound."""
     if not trace["wall_ns"]:
         return ()  # steps without length have nothing to gain
     if (first := _start_up(trace)) is not None:
         found = iter([first])  # what else the steps show is not what they do when warm
     elif len(timeline.work):
-        found = _on_device(timeline, trace, steps)
+        found = _on_device(timeline, trace)
     elif trace["no_regime"] == "device-missing":
         return ()
     else:
@@ -74,14 +70,12 @@ def _start_up(trace: Mapping[str, Any]) -> Advice | None:
     )
 
 
-def _on_device(
-    timeline: Timeline, trace: Mapping[str, Any], steps: Sequence[Step]
-) -> Iterator[Advice]:
+def _on_device(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]:
     wall, bill = trace["wall_ns"], trace["bill_ns"]
     busy, begun = trace["busy_ns"], bill.get("startup", 0)
     if trace["no_regime"] == "work-before-recording":
         return
-    if (advice := _graphs(trace, steps)) is not None:
+    if (advice := _graphs(timeline, trace)) is not None:
         yield advice
     elif busy:
         yield _bound(
@@ -121,22 +115,17 @@ def _on_device(
         )
 
 
-def _graphs(trace: Mapping[str, Any], steps: Sequence[Step]) -> Advice | None:
+def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
     """Return the advice to launch a step as one graph, the most that it can give."""
     try:
-        filled = [step for step in steps if len(step)]
-        chosen = filled[:: -(-len(filled) // REPLAYED) or 1]
-        queues = [replay.queues_of(step) for step in chosen]
+        queues = [replay.queues_of(step) for step in timeline.stretches()]
     except UsageError:
         return None
-    alone = [q for q in queues if int(np.count_nonzero(q.host_ns)) > 1]
-    if not alone or len(alone) < len(queues):
+    if any(np.count_nonzero(q.host_ns) <= len(q.firsts) for q in queues):
         return None
     before = sum(replay.run(q).latency_ns for q in queues)
     free = [replace(q, blocked=np.zeros_like(q.blocked)) for q in queues]
     after = sum(replay.played(q, Change(graphs=True)) for q in free)
-    # The replay of a step begins with an idle device: steps that overlap share one.
-    after = max(after, before * trace["busy_ns"] / trace["wall_ns"])
     gain = before / max(after, 1.0)  # as in ``_bound``
     if gain < WORTH:
         return None

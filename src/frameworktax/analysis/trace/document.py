@@ -110,7 +110,7 @@ def document(timeline: Timeline, name: str) -> Run:
     return Run(
         headline=_headline(trace, name),
         trace=trace,
-        advice=advise(timeline, trace, steps),
+        advice=advise(timeline, trace),
         notes=tuple(_notes(timeline)),
     )
 

@@ -41,7 +41,7 @@ from frameworktax.records import (
     device_of,
     point_name,
 )
-from frameworktax.traces.timeline import Step
+from frameworktax.traces.timeline import Timeline
 
 MEASURED = "measured"
 """The formula of an answer that was measured: nothing was predicted."""
@@ -423,6 +423,15 @@ ON_DEVICE: Formulas = {
     "host_speed": (_HOST, _replayed),
     "cpu_speed": (_HOST, _replayed),
 }
+STEPS: Formulas = {
+    **ON_DEVICE,
+    "device_speed": (
+        "kernels and copies on the device; communication, copies from and to the host, launch "
+        "latency, gaps and the host stay",
+        _replayed,
+    ),
+}
+"""Of recorded steps, which may communicate with other devices."""
 
 
 # --- predictions ---------------------------------------------------------------------------------
@@ -521,7 +530,7 @@ def _prediction(made: Prediction, answer: Answer, before: Estimate | None) -> Pr
     return replace(made, latency_ns=answer.latency, factor=factor)
 
 
-def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[Prediction, ...]:
+def predict_steps(asked: WhatIf, timeline: Timeline, subject: str) -> tuple[Prediction, ...]:
     """Return one prediction for each change asked, from steps of a trace that are all of one kind.
 
     Raises:
@@ -529,7 +538,7 @@ def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[P
     """
     check(asked)
     try:
-        queues = [replay.queues_of(step) for step in steps]
+        queues = [replay.queues_of(step) for step in timeline.stretches()]
         beyond = (replay.unexplained(q.sync_ns, replay.run(q).latency_ns) for q in queues)
         unusable = next((reason for reason in beyond if reason), None)
     except UsageError as error:
@@ -540,16 +549,16 @@ def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[P
             change=one.words(),
             subject=subject,
             formula=replay.RECORDED,
-            scales=scales(one, ON_DEVICE),
+            scales=scales(one, STEPS),
         )
         change, reason = change_of(one), unusable
         if queues and one.runtime not in (None, "cuda-graph"):
             reason = f"the host time of {one.runtime} is not in a trace; measure the model"
-        elif reason is None and change.graphs and any(q.blocked.any() for q in queues):
+        elif reason is None and change.graphs and any(q.waits_inside for q in queues):
             reason = "the host waits for the device inside the step; a graph cannot hold that"
         if reason is not None:
             found.append(replace(made, reason=reason))
         else:
-            before, after = replay.steps_latency(queues, change)
-            found.append(_prediction(made, Answer(replay.RECORDED, after), before))
+            answer = Answer(replay.RECORDED, *replay.steps_latency(queues, change))
+            found.append(_prediction(made, answer, None))
     return tuple(found)

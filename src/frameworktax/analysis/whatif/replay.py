@@ -7,13 +7,14 @@
 
 ``prev`` is the kernel before it on its stream, ``after`` a kernel of another stream that it was
 seen to wait for. δ is what the record shows beyond the model, so that the replay of a recorded
-step at factor 1 is that step exactly. Every operation is a maximum or a sum of times, hence no
-prediction grows when a part gets faster.
+step at factor 1 is that step exactly. Steps that begin while the device has work of those before
+them are replayed as one. Every operation is a maximum or a sum of times, hence no prediction grows
+when a part gets faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +24,8 @@ from frameworktax.analysis.estimates import exactly
 from frameworktax.errors import UsageError
 from frameworktax.records import Estimate
 from frameworktax.stats import mean_interval
-from frameworktax.traces.timeline import Step
+from frameworktax.traces.intervals import Mask
+from frameworktax.traces.timeline import Step, groups
 
 Ns = NDArray[np.float64]
 
@@ -65,13 +67,15 @@ class Queues:
         sync_ns: from the end of both queues to the end of the call, signed.
         depth: Q.
         gap_seen: whether g was measured; assumed otherwise.
+        on_link: kernels and copies that a faster device leaves as they are.
+        firsts: kernels with which its steps begin; what is before the first belongs to none.
     """
 
     host_ns: Ns
     kernel_ns: Ns
     stream: NDArray[np.int64]
     after: NDArray[np.int64]
-    blocked: NDArray[np.bool_]
+    blocked: Mask
     extra_ns: Ns
     late_ns: Ns
     launch_ns: float = 0.0
@@ -80,16 +84,26 @@ class Queues:
     sync_ns: float = 0.0
     depth: int = QUEUE
     gap_seen: bool = True
+    on_link: Mask | bool = False
+    firsts: tuple[int, ...] = (0,)
+
+    @property
+    def waits_inside(self) -> bool:
+        """Return whether the host waits for the device between two launches of a step."""
+        return bool(np.delete(self.blocked, self.firsts)[self.firsts[0] :].any())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What a replay gives: ``latency_ns`` of the call, launch, start and end of every kernel."""
+    """What a replay gives: how long each step takes, and the end of every kernel."""
 
-    latency_ns: float
-    launch_ns: Ns
-    start_ns: Ns
+    step_ns: Ns
     end_ns: Ns
+
+    @property
+    def latency_ns(self) -> float:
+        """Return the latency of all steps."""
+        return float(self.step_ns.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +113,7 @@ class Change:
     Attributes:
         device_speed: factor, 2 = kernels take half.
         host_speed: factor on everything that the host does.
-        graphs: replace all launches by one.
+        graphs: replace the launches of a step by one.
     """
 
     device_speed: float = 1.0
@@ -109,8 +123,6 @@ class Change:
 
 def run(queues: Queues) -> Played:
     """Play both queues forward."""
-    count = queues.kernel_ns.size
-    launch, start, end = np.zeros(count), np.zeros(count), np.zeros(count)
     host, kernel = queues.host_ns.tolist(), queues.kernel_ns.tolist()
     stream, after = queues.stream.tolist(), queues.after.tolist()
     extra, late = queues.extra_ns.tolist(), queues.late_ns.tolist()
@@ -118,7 +130,8 @@ def run(queues: Queues) -> Played:
     free: dict[int, float] = {}
     now = done = 0.0
     ends: list[float] = []
-    for i in range(count):
+    reached = [0.0]
+    for i in range(len(kernel)):
         now += host[i]
         if blocked[i]:
             now = max(now, done)
@@ -130,30 +143,31 @@ def run(queues: Queues) -> Played:
             ready = max(ready, free[stream[i]] + queues.gap_ns)
         if after[i] >= 0:
             ready = max(ready, ends[after[i]] + queues.gap_ns)
-        begun = ready + extra[i]
-        ended = begun + kernel[i]
+        ended = ready + extra[i] + kernel[i]
         ends.append(ended)
         free[stream[i]] = ended
         done = max(done, ended)
-        launch[i], start[i], end[i] = now, begun, ended
+        reached.append(max(done, now))
     latency = max(done, now + queues.tail_ns) + queues.sync_ns
-    return Played(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
+    borders = [*(reached[i] for i in queues.firsts), latency]
+    return Played(step_ns=np.diff(borders), end_ns=np.array(ends))
 
 
 def changed(queues: Queues, change: Change) -> Queues:
     """Return the queues on other machines, or with their launches captured in one graph.
 
-    A faster device shortens kernels, a faster host its own work; the launch latency, the gaps and
-    what was unexplained stay. With graphs the host launches once, which takes what one of its
-    launches takes at the median, no more than its first one or than ``GRAPH_LAUNCH_NS``; of the
-    gaps the middle of ``GRAPH_GAPS`` is left.
+    A faster device shortens kernels, a faster host its own work; the launch latency, the gaps,
+    what was unexplained and what is on a link stay. With graphs the host launches once a step,
+    which takes what one of its launches takes at the median, no more than its first one or than
+    ``GRAPH_LAUNCH_NS``; of the gaps the middle of ``GRAPH_GAPS`` is left.
     """
     host, late, gap_ns = queues.host_ns, queues.late_ns, queues.gap_ns
     if change.graphs:
-        once = np.zeros_like(host)
+        once = np.where(np.arange(host.size) < queues.firsts[0], host, 0.0)
         launched = host[host > 0]
         if launched.size:
-            once[0] = min(float(host[0]), float(np.median(launched)), GRAPH_LAUNCH_NS)
+            first = np.array(queues.firsts)
+            once[first] = np.minimum(host[first], min(float(np.median(launched)), GRAPH_LAUNCH_NS))
         host, late, gap_ns = once, np.zeros_like(late), GRAPH_GAPS[1] * gap_ns
     return replace(
         queues,
@@ -162,7 +176,7 @@ def changed(queues: Queues, change: Change) -> Queues:
         host_ns=host / change.host_speed,
         late_ns=late,
         tail_ns=queues.tail_ns / change.host_speed,
-        kernel_ns=queues.kernel_ns / change.device_speed,
+        kernel_ns=queues.kernel_ns / np.where(queues.on_link, 1.0, change.device_speed),
     )
 
 
@@ -170,7 +184,7 @@ def queues_of(step: Step) -> Queues:
     """Return the queues of a recorded step, calibrated so that their replay is the step.
 
     They are in launch order, one lane for each stream of each device. λ is the median from launch
-    to start of kernels that found their stream idle, g the median pause of those whose stream was
+    to start of kernels that found every stream idle, g the median pause of those whose stream was
     busy beyond their launch, or ``GAP_NS`` where the device never had two kernels queued.
 
     Raises:
@@ -195,22 +209,22 @@ def queues_of(step: Step) -> Queues:
     # A queue that was seen deeper than it is said to be is deeper.
     waiting = np.arange(launch.size) - np.searchsorted(np.sort(end), launch, side="right")
     depth = max(QUEUE, int(waiting.max()) + 1)
-    idle = np.where(before >= 0, end[before], -np.inf) <= launch
-    latencies = (start - launch)[idle]
-    launch_latency = float(np.median(latencies)) if latencies.size else 0.0
-    queued = ~idle & (end[before] >= launch + launch_latency)
+    done = np.maximum.accumulate(np.append(-np.inf, end[:-1]))
+    launch_latency = float(np.median((start - launch)[done <= launch]))  # the first finds all idle
+    queued = (before >= 0) & (end[before] >= launch + launch_latency)
     pauses = (start - end[before])[queued]
     gap = float(np.median(pauses)) if pauses.size else GAP_NS
     ready = np.maximum(launch + launch_latency, np.where(before >= 0, end[before] + gap, -np.inf))
     after = _after(lane, start, end, ready)
     ready = np.maximum(ready, np.where(after >= 0, end[after] + gap, -np.inf))
-    host, late, blocked = _host(launch, end, waits, depth)
+    host, late, blocked = _host(launch, end, done, waits, depth)
     # The host's own time after the last launch, up to its first wait or to the return; where it
     # waited for the device and no wait was recorded, it is not known and none is assumed.
     later = waits[:, 0][waits[:, 0] >= launch[-1]]
     tail = 0.0 if end.max() > launch[-1] else finish - launch[-1]
     if later.size:
         tail = later.min() - launch[-1]
+    firsts = np.unique(np.searchsorted(launch, step.begins_ns - step.begin_ns))
     made = Queues(
         host_ns=host,
         kernel_ns=end - start,
@@ -224,8 +238,10 @@ def queues_of(step: Step) -> Queues:
         gap_seen=bool(pauses.size),
         tail_ns=float(tail),
         depth=depth,
+        on_link=step.on_link[order],
     )
-    return replace(made, sync_ns=finish - run(made).latency_ns)
+    made = replace(made, sync_ns=finish - run(made).latency_ns)
+    return replace(made, firsts=tuple(firsts[firsts < launch.size].tolist()))
 
 
 def _after(lane: NDArray[np.int64], start: Ns, end: Ns, ready: Ns) -> NDArray[np.int64]:
@@ -235,22 +251,21 @@ def _after(lane: NDArray[np.int64], start: Ns, end: Ns, ready: Ns) -> NDArray[np
     and its own stream explain: the wait is then attributed to what had just ended elsewhere.
     """
     found = np.full(lane.size, -1, dtype=np.int64)
-    lanes = {int(name): np.flatnonzero(lane == name) for name in np.unique(lane)}
-    if len(lanes) < 2:
-        return found
+    lanes = groups(lane)
+    ended = [np.maximum.accumulate(end[members]) for _, members in lanes]
     for i in np.flatnonzero(start - ready > WAITED_NS).tolist():
         best = ready[i]
-        for name, members in lanes.items():
-            if name == lane[i]:
-                continue
-            earlier = members[(members < i) & (end[members] <= start[i])]
-            if earlier.size and end[earlier].max() > best:
-                found[i] = int(earlier[np.argmax(end[earlier])])
+        for (name, members), reached in zip(lanes, ended, strict=True):
+            earlier = min(
+                np.searchsorted(members, i), np.searchsorted(reached, start[i], side="right")
+            )
+            if name != lane[i] and earlier and end[members[earlier - 1]] > best:
+                found[i] = members[earlier - 1]
                 best = end[found[i]]
     return found
 
 
-def _host(launch: Ns, end: Ns, waits: Ns, depth: int) -> tuple[Ns, Ns, NDArray[np.bool_]]:
+def _host(launch: Ns, end: Ns, done: Ns, waits: Ns, depth: int) -> tuple[Ns, Ns, Mask]:
     """Return h, what is beyond the model, and where the host waited for the device.
 
     Where the host waited, in a synchronise or at a full queue, the launch follows the device's end
@@ -259,7 +274,6 @@ def _host(launch: Ns, end: Ns, waits: Ns, depth: int) -> tuple[Ns, Ns, NDArray[n
     host = np.diff(launch, prepend=0.0)
     late = np.zeros_like(host)
     blocked = np.zeros(host.size, dtype=np.bool_)
-    done = np.maximum.accumulate(np.concatenate(([-np.inf], end[:-1])))
     for begin, finish in waits:
         i = int(np.searchsorted(launch, finish, side="left"))
         if i < launch.size and (i == 0 or launch[i - 1] <= begin) and done[i] > begin:
@@ -290,43 +304,53 @@ def played(queues: Queues, change: Change) -> float:
     return run(changed(queues, change)).latency_ns
 
 
-def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Estimate]:
-    """Return latency before and after the change over at least one recorded step, ns.
+def steps_latency(stretches: Sequence[Queues], change: Change) -> tuple[Estimate, Estimate]:
+    """Return the latency of a step after the change, ns, and the latency before over it.
 
-    The interval after the change includes the spread between steps, where there are two or more,
-    and what the replay does not know: whether launch latency, gaps and unexplained waits shrink
-    with the part that gets faster, or stay.
+    The intervals include the spread between steps, where there are two or more, and what the
+    replay does not know: whether launch latency, gaps, unexplained waits and what is on a link
+    shrink with the part that gets faster, or stay.
     """
-    before = _over([run(q).latency_ns for q in steps], "recorded")
-    found = _over([played(q, change) for q in steps], RECORDED)
-    others = [played(variant, change) for q in steps for variant in variants(q, change)]
-    low, high = min(found.low, *others), max(found.high, *others)
-    return before, replace(found, low=low, high=high, method=RECORDED)
+
+    def steps(every: Iterable[Queues]) -> Ns:
+        return np.concatenate([run(q).step_ns for q in every])
+
+    before, after = steps(stretches), steps(changed(q, change) for q in stretches)
+    every = zip(*(variants(q, change) for q in stretches), strict=True)
+    others = [float(steps(changed(q, change) for q in one).mean()) for one in every]
+    factor = before.mean() / after.mean()
+    factors = factor + (before - factor * after) / after.mean()  # of the ratio of two means
+    return _over(after, others), _over(factors, [before.mean() / ns for ns in others])
 
 
 def variants(queues: Queues, change: Change) -> list[Queues]:
     """Return the queues as they would also explain the record, for a change to be played on.
 
-    One has everything beyond kernels and launches scaled as its part is: the device's pauses and
-    the launch latency with the device, what the host did late and the end of the call with the
-    host; a launch latency is partly either's. In a graph nothing waits for a launch, and more of
-    the pauses may be left.
+    One has everything beyond kernels and launches scaled as its part is: the device's pauses, the
+    launch latency and links with the device, what the host did late and the end of the call with
+    the host; a launch latency is partly either's. In a graph nothing waits for a launch. The others
+    have the shortest and the longest pauses that may be.
     """
     device, host = 1 / change.device_speed, 1 / change.host_speed
     shrunk = replace(
         queues,
         gap_ns=queues.gap_ns * device,
         launch_ns=queues.launch_ns * device * host,
+        kernel_ns=queues.kernel_ns * np.where(queues.on_link, device, 1.0),
         extra_ns=queues.extra_ns * (0.0 if change.graphs else device),
         late_ns=queues.late_ns * host,
         sync_ns=queues.sync_ns * host,
     )
-    gaps = [] if queues.gap_seen else [0.0, 2 * queues.gap_ns]
-    if change.graphs:  # of whatever they are here ``changed`` leaves the middle share
-        seen = gaps or [queues.gap_ns]
-        gaps = [share / GRAPH_GAPS[1] * gap for share in GRAPH_GAPS for gap in seen]
-    return [shrunk, *(replace(queues, gap_ns=gap) for gap in gaps)]
+    least, most = (1.0, 1.0) if queues.gap_seen else (0.0, 2.0)
+    if change.graphs:  # ``changed`` leaves the middle share
+        least *= GRAPH_GAPS[0] / GRAPH_GAPS[1]
+        most *= GRAPH_GAPS[2] / GRAPH_GAPS[1]
+    return [shrunk, *(replace(queues, gap_ns=of * queues.gap_ns) for of in (least, most))]
 
 
-def _over(values: Sequence[float], method: str) -> Estimate:
-    return mean_interval(values, method) or exactly(values[0], f"{method}, one step")
+def _over(steps: Ns, others: Sequence[float]) -> Estimate:
+    """Return the mean of steps with the spread between them, and what else it may be."""
+    found = mean_interval(steps.tolist(), RECORDED) or exactly(
+        float(steps[0]), f"{RECORDED}, one step"
+    )
+    return replace(found, low=min(found.low, *others), high=max(found.high, *others))
