@@ -10,6 +10,7 @@ from trace_cases import explained
 
 from frameworktax.errors import UsageError
 from frameworktax.explaining import explain
+from frameworktax.report import run_blocks
 
 US, MS = 1_000, 1_000_000
 
@@ -230,6 +231,48 @@ def test_a_wait_inside_a_step_is_named_with_its_operator(tmp_path):
             "waited_for": "Memcpy DtoH",
         }
     ]
+
+
+def loading(*more):
+    """Return a step of 100 ms, 60 of them in a DataLoader that makes a batch of its own."""
+    return [
+        mark("ProfilerStep#1", MS, 101 * MS),
+        mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", MS, 61 * MS),
+        cases.event("python_function", "collate.py(3): f", 5 * MS, 50 * MS),
+        cases.event("cpu_op", "aten::stack", 10 * MS, 40 * MS),
+        cases.event("cpu_op", "aten::addmm", 70 * MS, 80 * MS),
+        *more,
+    ]
+
+
+def test_time_in_a_data_loader_has_a_line_and_an_advice(tmp_path):
+    on_device = cases.launch(71 * MS, 72 * MS, 1), cases.kernel(72 * MS, 90 * MS, 1)
+    run = explained(tmp_path, *loading(*on_device, *call(0, 2)))
+    assert run.trace["bill_ns"] == {
+        "kernel": 18 * MS, "framework": MS, "launch": MS, "data_loading": 60 * MS,
+        "remainder": 20 * MS,
+    }  # fmt: skip
+    assert run.trace["idle_ns"]["host_starvation"] == 82 * MS
+    assert 100 / 40 in {a.gain.value for a in run.advice if "DataLoader" in a.action}
+    assert "data loading, 60 %" in run.headline
+
+
+def test_operators_that_make_a_batch_are_not_the_models(tmp_path):
+    run = explained(tmp_path, *loading())
+    assert run.trace["bill_ns"] == {
+        "operators": 10 * MS, "data_loading": 60 * MS, "remainder": 30 * MS,
+    }  # fmt: skip
+    assert [one["name"] for one in run.trace["operators"]] == ["aten::addmm"]
+    assert 100 / 40 in {a.gain.value for a in run.advice if "DataLoader" in a.action}
+
+
+def test_a_bound_that_says_nothing_is_left_out_or_said_to_be_none(tmp_path):
+    """Devices are busy for next to nothing: a host without end would give 10,000 times."""
+    launches = [part for n in range(4) for part in call((20 + 20 * n) * MS, n + 1)]
+    run = explained(tmp_path, mark("ProfilerStep#1", 0, 80 * MS + 200), *launches)
+    assert [a.action.split(",")[0] for a in run.advice] == ["capture the step in a CUDA graph"]
+    (item,) = run_blocks.advice_blocks(run.advice)[0].items
+    assert item.lead == "no bound" and "says nothing" in item.detail
 
 
 LINEARS = [

@@ -59,6 +59,8 @@ SURE = 1.25
 """An interval whose ends are at most this factor apart is not noisy."""
 VAGUE = 2.0
 """A bound that lies further above its value than by this factor says nothing."""
+EMPTY = 10.0
+"""Nor does one above this: hardly anything is in the way of what it bounds."""
 KINDS = ("measured", "predicted", "bound")
 UNDETERMINED = 0.2
 """Half-width of the interval of a tax share from which on the headline gives no number for it."""
@@ -311,7 +313,7 @@ def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
     if share is None or m.bill_method == TWIN:
         return  # a twin's tax is a lower figure, so it bounds nothing
     gain = replace(inverse(share), method="latency / tax") if share.low > 0 else None
-    if gain is not None and gain.high <= VAGUE * gain.value:
+    if gain is not None and gain.high <= min(VAGUE * gain.value, EMPTY):
         cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
         yield Advice(
             action=f"{cause} would give at most {times(gain.high)} with {m.runtime} "
@@ -322,7 +324,7 @@ def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
             kind="bound",
         )
     most = without(share, "latency / kernel time")
-    if most is not None and most.high <= VAGUE * most.value:
+    if most is not None and most.high <= min(VAGUE * most.value, EMPTY):
         yield Advice(
             action="the same kernels without any framework tax would give at most "
             f"{times(most.high)} over {m.runtime} at batch {m.workload.batch}",
@@ -463,7 +465,7 @@ def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
 
 
 def _bound(m: Measurement) -> str:
-    if m.tax_share is None or m.tax_share.low <= 0 or not determined(m.tax_share):
+    if m.tax_share is None or m.tax_share.low < 1 / EMPTY or not determined(m.tax_share):
         return ""
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
     return f"{cause} would give at most {times(1 / m.tax_share.low)}"

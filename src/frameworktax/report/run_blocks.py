@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from frameworktax.analysis.advice import EMPTY
 from frameworktax.analysis.estimates import scaled, share_texts, times, times_range
 from frameworktax.analysis.where import MOST, Where, by_operator, most_of, where
 from frameworktax.errors import counted
@@ -451,16 +452,21 @@ def _item(same: Sequence[Advice]) -> Item:
         points = [f"{a.evidence.partition(': ')[0]} ({_gain(a.kind, a.gain)})" for a in same]
         more = len(points) - POINTS
         evidence = "; ".join([*points[:POINTS], *[f"{more} more"] * (more > 0)])
+    empty = first.kind == "bound" and whole.high > EMPTY
+    kind = f"a bound above {EMPTY:g} × says nothing" if empty else first.kind
     return Item(
         _gain(first.kind, whole),
         merged([one.action for one in same], SIZE),
-        f"{first.kind}{', within one process' * within_one_process(*gains)}; {evidence}",
+        f"{kind}{', within one process' * within_one_process(*gains)}; {evidence}",
         style="strong" if first.kind == "measured" else "",
     )
 
 
 def _gain(kind: str, gain: Estimate) -> str:
-    return f"≤ {times(gain.high)}" if kind == "bound" else times_range(gain)
+    """Return a gain as text; a bound that says nothing is none."""
+    if kind != "bound":
+        return times_range(gain)
+    return f"≤ {times(gain.high)}" if gain.high <= EMPTY else "no bound"
 
 
 def notes_of(family: Family, *, named: bool = False, folded: bool = True) -> Notes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from frameworktax.analysis.advice import WORTH, ranked
+from frameworktax.analysis.advice import EMPTY, WORTH, ranked
 from frameworktax.analysis.estimates import duration, exactly, percent, times
 from frameworktax.analysis.trace.bill import slowed
 from frameworktax.analysis.whatif import replay
@@ -48,6 +48,13 @@ def _bound(action: str, evidence: str, before: float, after: float) -> Advice:
     return Advice(action=action, evidence=evidence, gain=exactly(gain, METHOD), kind="bound")
 
 
+def _ceiling(what: str, evidence: str, before: float, after: float) -> Iterator[Advice]:
+    """Yield the most that something could give, which is no action; nothing if it is too much."""
+    found = _bound(f"{what} would give at most ", evidence, before, after)
+    if found.gain.value <= EMPTY:
+        yield replace(found, action=found.action + times(found.gain.value))
+
+
 def _start_up(trace: Mapping[str, Any]) -> Advice | None:
     """Return the advice to be warm first, where start-up calls are a large part of the steps."""
     wall, begun = trace["wall_ns"], trace["bill_ns"].get("startup", 0)
@@ -70,20 +77,35 @@ def _start_up(trace: Mapping[str, Any]) -> Advice | None:
     )
 
 
+def _loading(trace: Mapping[str, Any]) -> Iterator[Advice]:
+    """Yield the advice to load data ahead, where that is a large part of the steps."""
+    wall, loading = trace["wall_ns"], trace["bill_ns"].get("data_loading", 0)
+    if loading >= PART * wall:
+        idle = "" if trace["idle_ns"] is None else ", with every device idle"
+        yield _bound(
+            "load data beside the model: more workers of the DataLoader, or less work for a batch",
+            f"the DataLoader takes {percent(loading / wall)} of the time{idle}",
+            wall,
+            wall - loading,
+        )
+
+
 def _on_device(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]:
     wall, bill = trace["wall_ns"], trace["bill_ns"]
     busy, begun = trace["busy_ns"], bill.get("startup", 0)
     if trace["no_regime"] == "work-before-recording":
         return
-    if (advice := _graphs(timeline, trace)) is not None:
-        yield advice
+    graphs = _graphs(timeline, trace)
+    if graphs is not None and graphs.gain.value >= WORTH:
+        yield graphs
     elif busy:
-        yield _bound(
-            f"the same kernels without an idle device would give at most {times(wall / busy)}",
+        yield from _ceiling(
+            "the same kernels without an idle device",
             f"a device is busy {percent(busy / wall)} of the time; more needs other kernels",
             wall,
             busy,
         )
+    yield from _loading(trace)
     exchanged = bill.get("communication", 0)
     if exchanged >= PART * wall:
         yield _bound(
@@ -106,8 +128,8 @@ def _on_device(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]
     least = wall - host * (1 - 1 / slowed(timeline))
     most = busy + bill.get("unknown", 0)  # what of it is busy is not known
     if idle["host_starvation"] and least > most:
-        yield _bound(
-            f"a faster device would give at most {times(least / (least - most))}",
+        yield from _ceiling(
+            "a faster device",
             f"devices are known to be idle {percent(1 - most / wall)} of the time, and without the "
             f"profiler at least {percent(1 - most / least)}",
             least,
@@ -126,14 +148,10 @@ def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
     before = sum(replay.run(q).latency_ns for q in queues)
     free = [replace(q, blocked=np.zeros_like(q.blocked)) for q in queues]
     after = sum(replay.played(q, Change(graphs=True)) for q in free)
-    gain = before / max(after, 1.0)  # as in ``_bound``
-    if gain < WORTH:
-        return None
     waits = [w["operator"] or w["call"] for w in trace["waits"]]
     first = f"; first remove the wait in {waits[0]}, which no graph can hold" if waits else ""
     return _bound(
-        "capture the step in a CUDA graph, or torch.compile(mode='reduce-overhead'): at most "
-        f"{times(gain)}{first}",
+        f"capture the step in a CUDA graph, or torch.compile(mode='reduce-overhead'){first}",
         f"{trace['launches']} launches in {duration(trace['wall_ns'])}, of which a device is busy "
         f"{duration(trace['busy_ns'])}; {replay.RECORDED}, a graph in place of every launch; the "
         "profiler slows launches, so measure it",
@@ -143,11 +161,12 @@ def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
 
 
 def _on_cpu(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]:
+    yield from _loading(trace)
     wall, work = trace["wall_ns"], trace["bill_ns"].get("operators", 0)
     if not work:
         return
-    yield _bound(
-        f"faster code around the operators would give at most {times(wall / work)}",
+    yield from _ceiling(
+        "faster code around the operators",
         f"operators that compute take {percent(work / wall)} of the time, their dispatch "
         "included; frameworktax measure separates the two",
         wall,
@@ -156,8 +175,8 @@ def _on_cpu(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]:
     first = max(trace["operators"], key=lambda one: one["self_ns"], default=None)
     if first is not None and PART * wall <= first["self_ns"] < wall:
         rest = (wall - first["self_ns"]) / slowed(timeline)
-        yield _bound(
-            f"a faster {first['name']} would give at most {times(1 + first['self_ns'] / rest)}",
+        yield from _ceiling(
+            f"a faster {first['name']}",
             f"its own time is {percent(first['self_ns'] / wall)} of the time; the rest may be "
             f"{slowed(timeline):g} times shorter without the profiler",
             rest + first["self_ns"],

@@ -13,6 +13,7 @@ At each moment, the first of these that holds:
     wait         it is in a synchronise
     startup     it allocates device memory, loads or compiles code, initialises the device: what a
                  process that is warm does not repeat
+    data_loading  it is in a DataLoader, which gives the next batch or waits for a worker's
     launch       it is in another call of the device's runtime or driver
     framework    it is in an operator
     python       it is in a Python frame
@@ -43,11 +44,13 @@ from frameworktax.traces.intervals import Index, Mask, Nesting, Ns, Stretches, n
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
 LINES = (
-    *("kernel", "communication", "copies", "operators", "framework", "python", "launch", "startup"),
-    *("device_gap", "wait", "unknown", "remainder"),
+    *("kernel", "communication", "copies", "operators", "framework", "python", "launch"),
+    *("data_loading", "startup", "device_gap", "wait", "unknown", "remainder"),
 )
 """In the order they are shown; they add up to the wall."""
-STARVED = ("framework", "python", "launch", "startup", "remainder")
+STARVED = ("framework", "python", "launch", "data_loading", "startup", "remainder")
+LOADER = "enumerate(DataLoader)"
+"""What torch's annotation of the next batch begins with."""
 MEMORY = (
     *("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cuMemAlloc", "cuMemFree"),
     *("cuMemCreate", "cuMemMap", "cuMemAddressReserve", "cuMemSetAccess", "cuMemRelease"),
@@ -135,8 +138,14 @@ class Thread:
         line[category == FRAME] = _LINE["python"]
         called = self.is_call
         line[called] = np.where(is_wait(self.events)[called], _LINE["wait"], _LINE["launch"])
+        line[self.loading & (line != _LINE["wait"])] = _LINE["data_loading"]
         line[(self.startup >= 0) & (line != _LINE["wait"])] = _LINE["startup"]
         return line
+
+    @cached_property
+    def loading(self) -> Mask:
+        """Return, per event, whether it is in a DataLoader, or is one."""
+        return self.nesting.nearest(self.events.named(LOADER)) >= 0
 
     @cached_property
     def is_call(self) -> Mask:

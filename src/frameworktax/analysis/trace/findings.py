@@ -53,7 +53,8 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
         if has_device:
             counted &= thread.operator == np.arange(len(events))
         else:
-            counted &= thread.startup < 0  # a compiler's own are on its line of the bill
+            # a compiler's own, and those that make a batch, are on their lines of the bill
+            counted &= (thread.startup < 0) & ~thread.loading
         name = events.name[counted]
         calls.update(name.tolist())
         start, end = events.start_ns[counted], events.end_ns[counted]
@@ -91,7 +92,7 @@ def causes(
     names, width = timeline.events.names, len(timeline.events.names)
     whole: dict[str, list[dict[str, Any]]] = {}
     leaders: list[dict[str, Any] | None] = [None] * len(timeline.windows.names)
-    lines = STARVED if len(timeline.work) else ("framework", "python")
+    lines = STARVED if len(timeline.work) else ("framework", "python", "data_loading")
     for kind, view in VIEWS.items():
         name, chosen = _on(bill, view, lines)
         name, step, ns = name[chosen], bill.charged.step[chosen], bill.charged.ns[chosen]
