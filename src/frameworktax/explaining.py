@@ -32,6 +32,8 @@ HEAD_BYTES = 16 << 20
 SQLITE = b"SQLite format 3\0"
 _RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
 _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_XLA = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host|job):')
+"""Names of processes in traces of XLA: ``/device:GPU:0``, ``/host:CPU``."""
 _EVENT = re.compile(rb'^\s*\[\s*\{.*?"ph"\s*:', re.DOTALL)
 
 
@@ -168,10 +170,12 @@ def _reader(path: Path) -> Callable[[Path], Any]:
             f"{path}: exports of Nsight Systems are not read; record the same with torch.profiler "
             "and export_chrome_trace"
         )
-    if path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head):
+    is_proto = path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head)
+    if is_proto or _XLA.search(head):
         raise UsageError(
-            f"{path}: traces of XLA (JAX, TensorFlow) are not read, nor as Chrome JSON; "
-            "measure the model with frameworktax measure --runtimes jax"
+            f"{path}: written by the profiler of XLA (JAX, TensorFlow), which is not read; of "
+            "traces those of torch.profiler are; frameworktax measure --runtimes jax measures a "
+            "model under XLA"
         )
     if not text:
         raise TraceError(f"{path}: the file is empty or blank; {ACCEPTED}")

@@ -41,6 +41,12 @@ def test_what_replaces_nsight_systems_and_xplane(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\n\x02\x12\0")
     with pytest.raises(UsageError, match="measure --runtimes jax"):
         explain(tmp_path / "a.bin")
+    for process in ("/device:GPU:0", "/host:CPU"):
+        named = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": process}}
+        fusion = {"ph": "X", "pid": 1, "tid": 13, "ts": 1.0, "dur": 2.0, "name": "fusion.3"}
+        (tmp_path / "c.json").write_text(json.dumps({"traceEvents": [named, fusion]}))
+        with pytest.raises(UsageError, match="JAX, TensorFlow"):
+            explain(tmp_path / "c.json")
     (tmp_path / "b.bin").write_bytes(b"SQLite format 3\0")
     with pytest.raises(UsageError, match="export_chrome_trace"):
         explain(tmp_path / "b.bin")
