@@ -129,7 +129,7 @@ def test_totals_end_as_the_replay_of_equal_launches_does(launches, host, kernel,
     totals = launches, host, kernel, span
     after = formulas._queues_ns(change, *totals)
     if change.graphs:
-        after = formulas._graph_ns(change, *totals, replay.GRAPH_GAPS[1])
+        after = formulas._graph_ns(change, launches, replay.GRAPH_GAPS[1], *totals[1:])
     assert replay.run(replay.changed(q, change)).latency_ns == pytest.approx(after - here, abs=1e-2)
 
 

@@ -22,12 +22,19 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any
 
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.estimates import inverse, paired_ratio, product, propagate, quotient
+from frameworktax.analysis.estimates import (
+    inverse,
+    paired_ratio,
+    product,
+    propagate,
+    quotient,
+    shifted,
+)
 from frameworktax.analysis.whatif import replay
 from frameworktax.analysis.whatif.replay import Change
 from frameworktax.errors import UsageError
@@ -139,9 +146,9 @@ class Case:
         return sorted(mine, key=lambda m: m.workload.batch)
 
 
-Formulas = Mapping[str, tuple[str, Callable[[Case], Answer]] | str]
-"""Change → what of the latency it scales and what it keeps, and its formula; or why there is none.
-The first one that is asked for answers."""
+Formulas = Mapping[str, tuple[str, Callable[[Case], Answer]]]
+"""Change → what of the latency it scales and what it keeps, and its formula. The first one that is
+asked for answers."""
 
 
 def formulas(m: Measurement) -> Formulas:
@@ -159,16 +166,12 @@ def answer(case: Case) -> Answer:
     if known is ON_DEVICE:
         totals(case.m)
     given = case.asked.given()
-    found = next(known[name] for name in known if name in given)
-    if isinstance(found, str):
-        raise Refused("none", found)
-    return found[1](case)
+    return next(known[name][1] for name in known if name in given)(case)
 
 
 def scales(asked: WhatIf, known: Formulas) -> str:
     """Return what a change scales and what it keeps; of several changes each, in brackets."""
-    found = [known[name] for name in asked.given()]
-    said = [one[0] for one in found if not isinstance(one, str)]
+    said = [known[name][0] for name in asked.given() if known[name][0]]
     return said[0] if len(said) == 1 else " and ".join(f"({one})" for one in said)
 
 
@@ -180,7 +183,6 @@ RUNTIME = "kernels + tax between warm overheads"
 SAME_KERNELS = ("eager", "inference-mode", "torchscript")
 """Runtimes that call the kernels that eager calls, in the same order."""
 SAME_KERNELS_ON_DEVICE = (*SAME_KERNELS, "cuda-graph")
-NEEDS_DEVICE = "needs a device: this point ran on the CPU; ask --cpu-speed"
 
 
 def faster_host(tax_share: Estimate, speed: float) -> Estimate:
@@ -265,9 +267,14 @@ def _runtime(case: Case) -> Answer:
     return _scaled(m, other_runtime(m.tax_share, warm_ratio, warm_share), RUNTIME)
 
 
+def _needs_device(case: Case) -> Answer:
+    option = "--graphs" if case.asked.graphs else "--device-speed"
+    raise Refused("none", f"{option} needs a device: this point ran on the CPU; ask --cpu-speed")
+
+
 ON_CPU: Formulas = {
-    "graphs": f"--graphs {NEEDS_DEVICE}",
-    "device_speed": f"--device-speed {NEEDS_DEVICE}",
+    "graphs": ("", _needs_device),
+    "device_speed": ("", _needs_device),
     "runtime": ("the tax; kernels stay", _runtime),
     "cpu_speed": (
         "tax and kernels; the interval reaches to kernels that stay, bound by memory",
@@ -285,8 +292,6 @@ ON_CPU: Formulas = {
 UNIFORM = "two-queue replay, equal launches"
 HOST_TIME = "two-queue replay, other host time"
 GRAPHS = ("cuda-graph", "onnxruntime-cuda-graph", "inductor-reduce-overhead")
-Totals = tuple[Estimate, Estimate, Estimate, Estimate]
-"""Latency, host time, kernel time and span of a call, ns."""
 
 
 def change_of(asked: WhatIf) -> Change:
@@ -298,8 +303,8 @@ def change_of(asked: WhatIf) -> Change:
     )
 
 
-def totals(m: Measurement) -> Totals:
-    """Return the totals of a GPU point.
+def totals(m: Measurement) -> tuple[Estimate, Estimate, Estimate, Estimate]:
+    """Return latency, host time, kernel time and span of a call of a GPU point, ns.
 
     Raises:
         Refused: it cannot be replayed.
@@ -326,7 +331,7 @@ def _queues_ns(change: Change, launches: int, host: float, kernel: float, span: 
 
 
 def _graph_ns(
-    change: Change, launches: int, host: float, kernel: float, span: float, share: float
+    change: Change, launches: int, share: float, host: float, kernel: float, span: float
 ) -> float:
     """Return when a graph of the same kernels has ended, ns; a share of the gaps is left."""
     first = min(host / launches, replay.GRAPH_LAUNCH_NS) / change.host_speed
@@ -335,49 +340,33 @@ def _graph_ns(
 
 
 def _after(m: Measurement, change: Change, host_ns: Estimate | None = None) -> Estimate:
-    """Return the latency after a change, ns; ``host_ns`` is the host time of another runtime."""
+    """Return the latency after a change, ns; ``host_ns`` is the host time of another runtime.
+
+    Of the same kernels in a graph what the latency had beyond both queues is gone: it is what the
+    device had left to do when the host returned. The interval reaches from the least to the most
+    of the gaps that may be left.
+    """
     launches = m.launches or 0  # ``totals`` refuses a point without
+    latency, host, kernel, span = totals(m)
 
     def played(latency: float, host: float, kernel: float, span: float, *other: float) -> float:
         sync_ns = latency - _queues_ns(Change(), launches, host, kernel, span)
         after = other[0] if other else host
         return _queues_ns(change, launches, after, kernel, span) + sync_ns
 
-    found = totals(m)
-    if change.graphs:
-        latency, host, kernel, span = found
-        if m.span_ns is None:
-            ends = kernel.value, kernel.low, kernel.high
-            value, low, high = (ns + launches * replay.GAP_NS for ns in ends)
-            span = replace(kernel, value=value, low=low, high=high)
-        return _captured(change, launches, latency, host, kernel, span)
-    return propagate(played, UNIFORM, *found, *([] if host_ns is None else [host_ns]))
-
-
-def _captured(
-    change: Change,
-    launches: int,
-    latency: Estimate,
-    host: Estimate,
-    kernel: Estimate,
-    span: Estimate,
-) -> Estimate:
-    """Return the latency of the same kernels in a graph, ns.
-
-    What the latency had beyond both queues is gone: it is what the device had left to do when the
-    host returned. The interval reaches from the least to the most of the gaps that may be left.
-    """
+    if not change.graphs:
+        others = [] if host_ns is None else [host_ns]
+        return propagate(played, UNIFORM, latency, host, kernel, span, *others)
+    if m.span_ns is None:
+        span = shifted(kernel, launches * replay.GAP_NS)
     parts = host, kernel, span
     beyond_ns = latency.value - _queues_ns(Change(), launches, *(one.value for one in parts))
 
-    def played(share: float) -> Estimate:
-        def latency_ns(host: float, kernel: float, span: float) -> float:
-            ended = _graph_ns(change, launches, host, kernel, span, share)
-            return ended + min(0.0, beyond_ns)
+    def captured(share: float) -> Estimate:
+        found = propagate(partial(_graph_ns, change, launches, share), UNIFORM, *parts)
+        return shifted(found, min(0.0, beyond_ns))
 
-        return propagate(latency_ns, UNIFORM, *parts)
-
-    least, middle, most = map(played, replay.GRAPH_GAPS)
+    least, middle, most = map(captured, replay.GRAPH_GAPS)
     return replace(middle, low=least.low, high=most.high)
 
 
