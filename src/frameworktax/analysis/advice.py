@@ -199,9 +199,7 @@ def difference(parity: Parity | None) -> str:
 
 
 def advise(
-    points: Sequence[Measurement],
-    curves: Sequence[Curve],
-    bills: Mapping[tuple[str, int], Bill],
+    points: Sequence[Measurement], curves: Sequence[Curve], bills: Mapping[tuple[str, int], Bill]
 ) -> tuple[list[Advice], list[Note]]:
     """Return the advice for one family of points: measured gains, then predictions, then bounds.
 

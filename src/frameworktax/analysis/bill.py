@@ -321,8 +321,7 @@ class SampledBill(Bill):
 
 
 def _sampled(
-    attributions: Iterable[Attribution],
-    timed_ns: Mapping[int, tuple[float, float]],
+    attributions: Iterable[Attribution], timed_ns: Mapping[int, tuple[float, float]]
 ) -> list[_Sampled]:
     """Return the samples of each process beside its own latency; those of the first sampler."""
     of_process: dict[int, tuple[list[Attribution], list[Mapping[str, int]], list[int]]] = {}

@@ -55,12 +55,7 @@ MIN_STRETCHES = 3
 """A session has at least so many; with fewer rounds nothing is said of its host's drift."""
 
 
-def build(
-    records: Sequence[Record],
-    *,
-    asked: Iterable[Point] = (),
-    until: float = UNTIL,
-) -> Run:
+def build(records: Sequence[Record], *, asked: Iterable[Point] = (), until: float = UNTIL) -> Run:
     """Return the document of one session or several, from records in any order.
 
     Of a point in several sessions the newest one that measured it counts. ``asked`` are points
@@ -170,19 +165,17 @@ def host_drift(calibrator_ns: Mapping[int, float]) -> float | None:
     return NORMAL_95 * stdev(stretches)
 
 
-def _session_notes(sessions: Sequence[Session], drift: float | None) -> list[Note]:
-    notes = []
+def _session_notes(sessions: Sequence[Session], drift: float | None) -> Iterator[Note]:
     if drift is not None and drift > DRIFT:
-        text = (
+        yield Note(
+            "host-drift",
             f"this host's speed drifted by about {drift:.0%} during the run; absolute latencies "
-            "from another hour may differ by that, ratios between runtimes do not"
+            "from another hour may differ by that, ratios between runtimes do not",
         )
-        notes.append(Note("host-drift", text))
     hosts = {session.environment.host for session in sessions}
     if len(hosts) > 1:
         text = f"measured on {len(hosts)} hosts; the environment shown is the newest session's"
-        notes.append(Note("several-hosts", text))
-    return notes
+        yield Note("several-hosts", text)
 
 
 def _shown(grouped: Iterable[PointRecords]) -> list[PointRecords]:
@@ -410,14 +403,7 @@ def _regime(m: StoredMeasurement) -> Regime | None:
 _COMPUTED: Mapping[str, Callable[[StoredMeasurement], Any]] = {
     **{
         name: _of_subject(name)
-        for name in (
-            "paradigm",
-            "operators",
-            "flops",
-            "macs",
-            "parameters",
-            "artifact_bytes",
-        )
+        for name in ("paradigm", "operators", "flops", "macs", "parameters", "artifact_bytes")
     },
     "bill": _bill,
     "span_ns": _of_bill("span"),

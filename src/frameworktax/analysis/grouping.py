@@ -167,10 +167,8 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
             )
         )
     orphans = len(set(timed.groups).union(*of.values()) - of[Subject.kind].keys())
-    notes = []
-    if orphans:
-        text = f"{orphans} points have blocks but no description; they are not shown"
-        notes.append(Note("no-subject", text))
+    text = f"{orphans} points have blocks but no description; they are not shown"
+    notes = [Note("no-subject", text)] if orphans else []
     newest = []
     for sessions in points.values():
         if len(sessions) == 1:
@@ -256,9 +254,7 @@ def per_token(records: PointRecords) -> Estimate | None:
     return _interval(records, value)
 
 
-def ratios(
-    pairs: Iterable[tuple[PointRecords, PointRecords | None]],
-) -> Iterator[Estimate | None]:
+def ratios(pairs: Iterable[tuple[PointRecords, PointRecords | None]]) -> Iterator[Estimate | None]:
     """Yield the latency of each point over the other's, paired by round.
 
     None where there is no other, it is of another session, or they share fewer than two rounds.
@@ -307,12 +303,9 @@ def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
     """
     noted: tuple[Subject | Outcome | Attribution, ...]
     noted = (records.subject, *records.outcomes, *records.attributions)
-    recorded = [note for one in noted if one.notes for note in one.notes]
-    recorded += [records.last_try] if records.last_try else []
-    unique = list(dict.fromkeys(recorded))
-    if not records.blocks:
-        return unique
-    return unique + [note for note in _judged(records, until) if note not in unique]
+    found = [note for one in noted for note in one.notes or ()]
+    found += [records.last_try] if records.last_try else []
+    return list(dict.fromkeys([*found, *(_judged(records, until) if records.blocks else ())]))
 
 
 def _own_wait(records: PointRecords) -> float:
@@ -329,33 +322,30 @@ def _own_wait(records: PointRecords) -> float:
     return sum(own for own, _ in known) / wall_ns if wall_ns else 0.0
 
 
-def _judged(records: PointRecords, until: float) -> list[Note]:
-    found = []
+def _judged(records: PointRecords, until: float) -> Iterator[Note]:
     if device_of(records.point.platform) == "cpu" and records.group is not None:
         wall_ns, cpu_ns = records.timed.times[records.group]
         if cpu_ns > 0 and 1 - cpu_ns / wall_ns - _own_wait(records) > 1 - 1 / WALL_OVER_CPU:
-            text = (
+            yield Note(
+                "wall-over-cpu",
                 f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "
-                "other load or other threads are in these numbers"
+                "other load or other threads are in these numbers",
             )
-            found.append(Note("wall-over-cpu", text))
     processes, blocks = len(records.levels), len(records.blocks)
     half = relative_half_width(records.latency)
     if half > until and blocks > 1:
         text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more --time-budget"
-        found.append(Note("wide-interval", text))
+        yield Note("wide-interval", text)
     if processes < MIN_PROCESSES:
         text = f"{processes} of at least {MIN_PROCESSES} processes: " + (
             "the interval is of this process alone, how much processes differ is unknown"
             if processes == 1
             else "two say little of how much processes differ, so the interval is wide"
         )
-        found.append(Note("few-processes", text))
+        yield Note("few-processes", text)
     if blocks < MIN_BLOCKS:
-        text = f"{blocks} blocks, {MIN_BLOCKS} are asked for"
-        found.append(Note("few-blocks", text))
+        yield Note("few-blocks", f"{blocks} blocks, {MIN_BLOCKS} are asked for")
     failed = [o for o in records.outcomes if o.status != "ok"]
     if failed:
         text = f"{len(failed)} of its processes {failed[0].status}: {failed[0].reason}"
-        found.append(Note("process-lost", text))
-    return found
+        yield Note("process-lost", text)

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from frameworktax.analysis.estimates import product, share_interval, shifted
+from frameworktax.analysis.where import tax_ns
 from frameworktax.records import BILL, By, Estimate, Layer, Module, Operator, Places, SourceLine
 from frameworktax.stats import ONE_PROCESS
 
@@ -92,10 +93,6 @@ def source_lines(
         for key, own in _parts(bill, _pooled(runs)).items()
         if key is not None
     ]
-
-    def tax_ns(one: SourceLine) -> float:
-        return sum(ns for line, ns in one.bill_ns.items() if line != "kernel")
-
     return tuple(sorted(found, key=tax_ns, reverse=True))
 
 
@@ -142,11 +139,7 @@ def _split(
         line: parts.get("", {}).get(line, 0.0) + rest[line] for line in BILL if line in rest
     }
     found = [
-        Operator(
-            name=name,
-            time_ns=_estimate(time, own, name, stretches, method),
-            bill_ns=own,
-        )
+        Operator(name=name, time_ns=_estimate(time, own, name, stretches, method), bill_ns=own)
         for name, own in parts.items()
     ]
     return tuple(sorted(found, key=lambda one: -one.time_ns.value))

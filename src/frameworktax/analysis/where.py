@@ -16,7 +16,7 @@ from statistics import median
 
 from frameworktax.analysis.estimates import difference
 from frameworktax.errors import UsageError, counted, nearest
-from frameworktax.records import Estimate, Layer, Operator
+from frameworktax.records import Estimate, Layer, Operator, SourceLine
 from frameworktax.stats import ONE_PROCESS, within_one_process
 
 MOST = 8
@@ -118,9 +118,9 @@ class _Group:
         return any(node.children for node in self.nodes)
 
 
-def tax_ns(layer: Layer | Operator) -> float:
-    """Return what a layer or an operator costs besides its kernels, ns in a call."""
-    return sum(ns for line, ns in layer.bill_ns.items() if line != "kernel")
+def tax_ns(place: Layer | Operator | SourceLine) -> float:
+    """Return what a place costs besides its kernels, ns in a call."""
+    return sum(ns for line, ns in place.bill_ns.items() if line != "kernel")
 
 
 def where(layers: Sequence[Layer]) -> list[Where]:

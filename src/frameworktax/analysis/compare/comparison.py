@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
@@ -382,43 +382,42 @@ def _notes(
     machines: Sequence[Difference],
     same_calibrator: bool,
     pairs: Sequence[tuple[Sequence[Measurement], Measurement]],
-) -> list[Note]:
-    found = []
+) -> Iterator[Note]:
     if machines:
         text = f"different machines ({', '.join(d.field for d in machines)}): ratios are theirs too"
-        found.append(Note("across-machines", text))
+        yield Note("across-machines", text)
     every = [(a, b) for before, b in pairs for a in usable(before, b) or before[:1]]
     apart = not all(one_session(a, b) for a, b in every)
     if apart and not same_calibrator:
         text = "python or numpy differ, and with them the calibrator: the host's drift is not known"
-        found.append(Note("calibrator-differs", text))
+        yield Note("calibrator-differs", text)
     elif apart and not all(a.calibrator_ns and b.calibrator_ns for a, b in every):
         text = "no calibrator on both sides: the host's drift is not known, intervals are wider"
-        found.append(Note("no-calibrator", text))
-    return found
+        yield Note("no-calibrator", text)
 
 
-def _constants(changes: Sequence[Change], constants: Constants) -> list[Note]:
-    """Return a note where an interval is widened by constants: this host's, or another's."""
+def _constants(changes: Sequence[Change], constants: Constants) -> Iterator[Note]:
+    """Yield a note where an interval is widened by constants: this host's, or another's."""
     methods = {(c.method, device_of(c.platform)) for c in changes if c.method is not None}
     widened = [(m, d) for m, d in methods if not m.startswith(PAIRED) or TOO_FEW in m]
     if not widened:
-        return []
+        return
     what, more = "processes", "three --processes"
     if any(not method.startswith(PAIRED) for method, _ in widened):
         what, more = "sessions", "more sessions before (--baseline)"
     if constants.sessions is not None and all(device == "cpu" for _, device in widened):
-        text = (
+        yield Note(
+            "constants-of-this-host",
             f"how far {what} of one program differ was measured on this host, in "
-            f"{constants.sessions} sessions"
+            f"{constants.sessions} sessions",
         )
-        return [Note("constants-of-this-host", text)]
-    text = (
-        f"how far {what} of one program differ was not measured here but on another host "
-        f"({CONSTANTS_FROM})"
-    )
-    remedy = f"{more} make it matter less, 'frameworktax doctor --calibrate' measures it here"
-    return [Note("constants-of-another-host", f"{text}; {remedy}")]
+    else:
+        yield Note(
+            "constants-of-another-host",
+            f"how far {what} of one program differ was not measured here but on another host "
+            f"({CONSTANTS_FROM}); {more} make it matter less, "
+            "'frameworktax doctor --calibrate' measures it here",
+        )
 
 
 def _judged(

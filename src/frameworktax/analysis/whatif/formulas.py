@@ -465,17 +465,15 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
     """
     check(asked)
     measured = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
-    first: dict[tuple[FamilyKey, str], Measurement] = {}
     families: dict[FamilyKey, list[Measurement]] = defaultdict(list)
+    alike: dict[tuple[FamilyKey, str], list[Measurement]] = defaultdict(list)
     for m in measured:
-        family = m.family()
-        families[family].append(m)
-        smallest = first.setdefault((family, m.runtime), m)
-        if m.workload.batch < smallest.workload.batch:
-            first[family, m.runtime] = m
+        families[m.family()].append(m)
+        alike[m.family(), m.runtime].append(m)
     return tuple(
         _predicted(Case(m, families[family], one))
-        for (family, _), m in first.items()
+        for (family, _), same in alike.items()
+        for m in [min(same, key=lambda m: m.workload.batch)]
         for one in (changes(asked) if alone else [asked])
         if one.runtime != m.runtime  # else it changes nothing
     )
@@ -535,10 +533,7 @@ def predict_steps(asked: WhatIf, timeline: Timeline, subject: str) -> tuple[Pred
     found = []
     for one in changes(asked):
         made = Prediction(
-            change=one.words(),
-            subject=subject,
-            formula=replay.RECORDED,
-            scales=scales(one, STEPS),
+            change=one.words(), subject=subject, formula=replay.RECORDED, scales=scales(one, STEPS)
         )
         change, reason = change_of(one), unusable
         if queues and one.runtime not in (None, "cuda-graph"):
