@@ -414,7 +414,7 @@ def _tax(m: Measurement) -> str:
         latency = m.latency_ns
         slow = duration(latency.value if latency is not None else math.nan)
         if latency is not None and latency.low < latency.high:
-            slow = f"{slow} ({duration(latency.low)} to {duration(latency.high)})"
+            slow += f" ({duration(latency.low)} to {duration(latency.high)})"
         return f"{m.runtime} takes {slow} {where}"
     if not determined(m.tax_share):
         low, high = 100 * m.tax_share.low, 100 * m.tax_share.high
@@ -432,17 +432,9 @@ def determined(share: Estimate) -> bool:
 
 
 def _free(m: Measurement, curves: Sequence[Curve]) -> str:
-    w = m.workload
-    curve = next(
-        (
-            c
-            for c in curves
-            if (c.model, c.runtime, c.platform, c.precision)
-            == (w.model, m.runtime, m.platform, w.precision)
-            and m.latency_ns in c.latency_ns  # a curve does not name length, width or threads
-        ),
-        None,
-    )
+    own = (c for c in curves if (c.model, c.runtime) == (m.workload.model, m.runtime))
+    # a curve does not name length, width or threads
+    curve = next((c for c in own if m.latency_ns in c.latency_ns), None)
     if curve is None or curve.free_batch is None:
         return ""
     low, high = (math.floor(end + 1e-9) for end in (curve.free_batch.low, curve.free_batch.high))

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from operator import attrgetter
 from statistics import fmean, median, stdev
 from typing import Any, TypeVar
 
@@ -286,10 +287,6 @@ def _measurements(
 # --- what of a point is computed when it is asked for ---------------------------------------------
 
 
-def _of_subject(name: str) -> Callable[[StoredMeasurement], Any]:
-    return lambda m: getattr(m.records.subject, name)
-
-
 def _of_bill(name: str, otherwise: Any = None) -> Callable[[StoredMeasurement], Any]:
     return lambda m: getattr(m.bill, name) if m.bill else otherwise
 
@@ -402,7 +399,7 @@ def _regime(m: StoredMeasurement) -> Regime | None:
 
 _COMPUTED: Mapping[str, Callable[[StoredMeasurement], Any]] = {
     **{
-        name: _of_subject(name)
+        name: attrgetter(f"records.subject.{name}")
         for name in ("paradigm", "operators", "flops", "macs", "parameters", "artifact_bytes")
     },
     "bill": _bill,
@@ -423,7 +420,7 @@ _COMPUTED: Mapping[str, Callable[[StoredMeasurement], Any]] = {
     "lines": _in_places(source_lines),
     "status": lambda m: status_of(m.records)[0],
     "reason": lambda m: status_of(m.records)[1],
-    "pipelined_ns": lambda m: m.records.pipelined,
+    "pipelined_ns": attrgetter("records.pipelined"),
     "enqueue_ns": lambda m: points.aside(m.records, m.records.timed.enqueue_ns),
     "first_token_ns": lambda m: points.aside(m.records, m.records.timed.first_token_ns),
     "per_token_ns": lambda m: points.per_token(m.records),

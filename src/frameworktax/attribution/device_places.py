@@ -29,7 +29,7 @@ from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
 from frameworktax.traces.events import HOST_CALLS, Events, Trace
 from frameworktax.traces.intervals import Ns, merge
-from frameworktax.traces.timeline import find, taken
+from frameworktax.traces.timeline import find, outermost_first, taken
 
 Ticks = Mapping[tuple[int, str, str], int]
 """(module, operator, line of the bill) → ns, the module ``OUTSIDE`` for none."""
@@ -60,8 +60,7 @@ def place_calls(
     """
     markers, every, in_call = separated(trace, len(begins), device)
     host = trace.events.of(*HOST_CALLS)
-    # The first of a correlation is the runtime's call, around its driver's.
-    host = host.where(np.lexsort((-host.end_ns, host.start_ns, host.correlation)))
+    host = host.where(outermost_first(host))
     offset = clock_offset(host, find(host.correlation, markers.correlation), marks)
     stretches: list[Ticks] = []
     for call, begin in enumerate(begins):

@@ -55,7 +55,7 @@ from frameworktax.traces.events import (
     Trace,
 )
 from frameworktax.traces.intervals import Mask, Ns
-from frameworktax.traces.timeline import is_wait
+from frameworktax.traces.timeline import find, is_wait, outermost_first
 
 HEAD_MARKERS = 512
 """Kernels sacrificed at the start of a session: what is lost there grows with the time that the
@@ -249,14 +249,14 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> dict[str, Any
     Fields of ``DeviceRun``; none where the launch of a marker is not in the profile.
     """
     host = trace.events.of(*HOST_CALLS)
-    host = host.where(np.argsort(host.start_ns, kind="stable"))
-    own = markers.correlation
-    started = dict(zip(host.correlation.tolist(), host.start_ns.tolist(), strict=True))
-    if not all(c in started for c in own.tolist()):
+    host = host.where(outermost_first(host))
+    rows = find(host.correlation, markers.correlation)
+    if (rows < 0).any():
         return {}
-    borders = np.array([started[c] for c in own.tolist()], np.int64)
+    borders = host.start_ns[rows]
     calls = len(borders) - 1
-    host = host.where(~np.isin(host.correlation, own))
+    host = host.where(~np.isin(host.correlation, markers.correlation))
+    host = host.where(np.argsort(host.start_ns, kind="stable"))
     in_call = _place(host.start_ns, borders)
     host, in_call = host.where(in_call >= 0), in_call[in_call >= 0]
     waits = is_wait(host)

@@ -579,11 +579,16 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     pointed = np.isin(calls.correlation, work.correlation) & (calls.correlation > 0)
     chosen = kernels | pointed
     calls, kernels = calls.where(chosen), kernels[chosen]
-    by = np.lexsort((-calls.end_ns, calls.start_ns, calls.correlation))
+    by = outermost_first(calls)
     calls, kernels = calls.where(by), kernels[by]
     first = np.ones(len(calls), bool)
     first[1:] = (calls.correlation[1:] != calls.correlation[:-1]) | (calls.correlation[1:] <= 0)
     return calls.where(first), np.logical_or.reduceat(kernels, np.flatnonzero(first))
+
+
+def outermost_first(calls: Events) -> Ns:
+    """Return an order by correlation, a runtime's call before the driver's inside it."""
+    return np.lexsort((-calls.end_ns, calls.start_ns, calls.correlation))
 
 
 def find(sorted_values: Ns, wanted: Ns) -> Ns:

@@ -398,17 +398,11 @@ def _shared(contrasts: Sequence[Contrast]) -> list[Contrast]:
 
 
 def _trigamma_inverse(value: float) -> float:
-    """Return y with trigamma(y) = value, by Newton's method on its reciprocal (Smyth 2004)."""
+    """Return y with trigamma(y) = value; 1 / y < trigamma(y) < 1 / (y − ½)."""
+    from scipy.optimize import brentq
     from scipy.special import polygamma
 
-    y = 0.5 + 1 / value
-    for _ in range(50):
-        trigamma = float(polygamma(1, y))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, y))
-        y += step
-        if abs(step) < 1e-8 * y:
-            break
-    return y
+    return float(brentq(lambda y: polygamma(1, y) - value, 1 / value, 0.5 + 1 / value))
 
 
 def ratio(contrast: Contrast) -> Estimate:

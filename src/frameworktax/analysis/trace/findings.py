@@ -62,22 +62,27 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
         host.update({n: intervals.union_ns(start[at], end[at]) for n, at in groups(name)})
         own.update(_totals(name, thread.own_ns[counted]))
     names = timeline.events.names
-    busy = _launched(timeline, bill.threads) if has_device else {}
-    kernel = {n: busy.get(n, 0) if has_device else None for n in host}
-    known = {n: {"calls": calls[n], "host_ns": host[n], "kernel_ns": kernel[n]} for n in host}
-    if not has_device:
+    busy: dict[int, int] = {}
+    if has_device:
+        busy = _launched(timeline, bill.threads)
+        name, chosen = _on(bill, VIEWS["operator"], (*STARVED, "wait"))
+        tax = _totals(name[chosen], bill.charged.ns[chosen])
+    else:
         computes = computing(bill.threads, names)
-        return [
-            {"name": names[n], "self_ns": ns, "tax_ns": 0 if computes[n] else ns, **known[n]}
-            for n, ns in own.most_common(SHOWN)
-        ]
-    name, chosen = _on(bill, VIEWS["operator"], (*STARVED, "wait"))
-    tax = _totals(name[chosen], bill.charged.ns[chosen])
+        tax = {n: 0 if computes[n] else ns for n, ns in own.items()}
     found: list[dict[str, Any]] = [
-        {"name": names[n], "tax_ns": tax.get(n, 0), **known[n]} for n in host
+        {
+            "name": names[n],
+            **({} if has_device else {"self_ns": own[n]}),
+            "tax_ns": tax.get(n, 0),
+            "calls": calls[n],
+            "host_ns": host[n],
+            "kernel_ns": busy.get(n, 0) if has_device else None,
+        }
+        for n in host
     ]
-    found.sort(key=lambda o: (o["tax_ns"], o["host_ns"]), reverse=True)
-    return found[:SHOWN]
+    by = ("tax_ns", "host_ns") if has_device else ("self_ns",)
+    return sorted(found, key=lambda one: [one[key] for key in by], reverse=True)[:SHOWN]
 
 
 def causes(
