@@ -92,13 +92,12 @@ def joined(summaries: Sequence[Row]) -> Row:
 def replay_errors(measured: Sequence[Measurement]) -> dict[str, list[float]]:
     """Return, by formula, signed relative errors of predictions in a store against its points.
 
-    Graphs from eager's totals; TorchScript from eager's kernels and its own host time at another
-    batch.
+    Graphs from eager's totals.
     """
     errors: dict[str, list[float]] = defaultdict(list)
     families: dict[Workload, list[Measurement]] = defaultdict(list)
     for m in measured:
-        if m.latency_ns is not None and m.runtime in ("eager", "torchscript", "cuda-graph"):
+        if m.latency_ns is not None and m.runtime in ("eager", "cuda-graph"):
             families[m.workload.without_batch()].append(m)
     for family in families.values():
         by = {(m.runtime, m.workload.batch): m for m in family}
@@ -106,20 +105,16 @@ def replay_errors(measured: Sequence[Measurement]) -> dict[str, list[float]]:
         for batch in batches:
             m = by["eager", batch]
             others = [o for o in family if o.workload.batch != batch]
-            asked = [
-                ("graphs", WhatIf(graphs=True), by.get(("cuda-graph", batch))),
-                ("runtime", WhatIf(runtime="torchscript"), by.get(("torchscript", batch))),
-            ]
-            for name, question, truth in asked:
-                if truth is None or truth.latency_ns is None:
-                    continue
-                try:
-                    found = answer(Case(m, [m, *others], question))
-                except Refused:
-                    continue
-                has_other = any(note.code == "other-kernels" for note in truth.notes)
-                row = f"{name}, where it runs other kernels than eager" if has_other else name
-                errors[row].append(found.latency.value / truth.latency_ns.value - 1)
+            truth = by.get(("cuda-graph", batch))
+            if truth is None or truth.latency_ns is None:
+                continue
+            try:
+                found = answer(Case(m, [m, *others], WhatIf(graphs=True)))
+            except Refused:
+                continue
+            has_other = any(note.code == "other-kernels" for note in truth.notes)
+            row = "graphs" + ", where it runs other kernels than eager" * has_other
+            errors[row].append(found.latency.value / truth.latency_ns.value - 1)
     return dict(errors)
 
 

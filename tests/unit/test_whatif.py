@@ -124,7 +124,7 @@ def test_another_runtime_with_the_same_kernels_pays_its_own_overhead(shown):
         (WhatIf(device_speed=2), device_point(launches=None), "needed"),
         (WhatIf(device_speed=2), device_point(latency=200_000.0), "neither queue"),
         (WhatIf(graphs=True), device_point(runtime="cuda-graph"), "already"),
-        (WhatIf(runtime="tensorrt"), device_point(), "other kernels"),
+        (WhatIf(runtime="tensorrt"), device_point(), "measure it"),
         (WhatIf(runtime="torchscript"), device_point(), "host time of torchscript"),
     ],
 )
@@ -191,23 +191,10 @@ def test_a_graph_leaves_few_of_the_pauses_between_kernels(span_ns):
     assert found.high >= least_ns + 0.3 * 4_000
 
 
-def test_another_runtime_on_a_device_brings_its_host_time():
+def test_the_host_time_of_another_runtime_on_a_device_is_not_predicted():
     other = device_point(batch=2, runtime="torchscript", enqueue_ns=estimate(60_000.0, 500))
-    found = ask(WhatIf(runtime="torchscript"), device_point(), other)
-    assert found[0].latency_ns.value == pytest.approx(70_000, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("names", "refused"),
-    [({"gemm": 2}, False), ({}, False), ({"gemm": 1}, True), ({"gemm": 2, "fused": 1}, True)],
-)
-def test_kernels_are_compared_by_name_and_number_before_they_are_called_the_same(names, refused):
-    times = {"runtime": "torchscript", "enqueue_ns": estimate(60_000.0, 500)}
-    other = replace(device_point(batch=2, **times), kernel_names=names)
-    own = replace(device_point(batch=2), kernel_names={"gemm": 2})
-    found = ask(WhatIf(runtime="torchscript"), device_point(), own, other)[0]
-    assert (found.latency_ns is None) is refused
-    assert refused is bool(found.reason and "other kernels here" in found.reason)
+    found = ask(WhatIf(runtime="torchscript"), device_point(), other)[0]
+    assert found.latency_ns is None and "measure it" in found.reason
 
 
 def recorded(*steps):
@@ -248,7 +235,7 @@ def test_the_sample_session_answers_every_change():
 
 
 def test_the_committed_table_is_readable_and_names_known_formulas():
-    known = {formulas.RUNTIME, formulas.UNIFORM, formulas.HOST_TIME}
+    known = {formulas.RUNTIME, formulas.UNIFORM}
     for name, errors in formulas.errors_shown().items():
         assert name in known
         assert 0 <= errors["median"] <= errors["p95"] and errors["n"] >= 1

@@ -18,7 +18,7 @@ from frameworktax.analysis.curves import Blocks, free_batch_interval, free_batch
 from frameworktax.analysis.estimates import one_minus, quotient
 from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, ratios, status_of
 from frameworktax.analysis.places import layers, source_lines
-from frameworktax.analysis.whatif.formulas import SAME_KERNELS_ON_DEVICE
+from frameworktax.analysis.whatif.formulas import SAME_KERNELS
 from frameworktax.records import (
     EVERY_THREAD,
     FLOOR,
@@ -329,7 +329,8 @@ def _notes(m: StoredMeasurement) -> tuple[Note, ...]:
 def _other_kernels(runtime: str, bill: billing.Bill, eager: billing.Bill) -> Iterator[Note]:
     """Note where a runtime that should run eager's kernels runs others, which take another time."""
     ours, theirs = bill.kernel_names, eager.kernel_names
-    if runtime not in SAME_KERNELS_ON_DEVICE or not ours or not theirs or ours == theirs:
+    same = (*SAME_KERNELS, "cuda-graph")
+    if runtime not in same or not ours or not theirs or ours == theirs:
         return
     change = bill.kernel.value / eager.kernel.value - 1
     if abs(change) > OTHER_KERNELS:

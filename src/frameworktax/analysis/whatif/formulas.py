@@ -182,7 +182,6 @@ CPU = "latency / CPU speed"
 RUNTIME = "kernels + tax between warm overheads"
 SAME_KERNELS = ("eager", "inference-mode", "torchscript")
 """Runtimes that call the kernels that eager calls, in the same order."""
-SAME_KERNELS_ON_DEVICE = (*SAME_KERNELS, "cuda-graph")
 
 
 def faster_host(tax_share: Estimate, speed: float) -> Estimate:
@@ -241,16 +240,11 @@ def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer:
     return Answer(formula, product(m.latency_ns, ratio, formula), inverse(ratio))
 
 
-def check_kernels(m: Measurement, name: str, same: Sequence[str], formula: str) -> None:
-    """Refuse a runtime that does not run the kernels of the point's own."""
-    for runtime in (name, m.runtime):
-        if runtime not in same:
-            raise Refused(formula, f"{runtime} runs other kernels; measure, do not predict")
-
-
 def _runtime(case: Case) -> Answer:
     m, name = case.m, str(case.asked.runtime)
-    check_kernels(m, name, SAME_KERNELS, RUNTIME)
+    for runtime in (name, m.runtime):
+        if runtime not in SAME_KERNELS:
+            raise Refused(RUNTIME, f"{runtime} runs other kernels; measure, do not predict")
     if m.tax_share is None or m.latency_ns is None or m.bill_method in (None, TWIN):
         raise Refused(RUNTIME, f"kernel time of {m.runtime} was not sampled")
     own, warm = (
@@ -290,7 +284,6 @@ ON_CPU: Formulas = {
 # --- a device -------------------------------------------------------------------------------------
 
 UNIFORM = "two-queue replay, equal launches"
-HOST_TIME = "two-queue replay, other host time"
 GRAPHS = ("cuda-graph", "onnxruntime-cuda-graph", "inductor-reduce-overhead")
 
 
@@ -339,8 +332,8 @@ def _graph_ns(
     return first + kernel / change.device_speed + share * gaps
 
 
-def _after(m: Measurement, change: Change, host_ns: Estimate | None = None) -> Estimate:
-    """Return the latency after a change, ns; ``host_ns`` is the host time of another runtime.
+def _after(m: Measurement, change: Change) -> Estimate:
+    """Return the latency after a change, ns.
 
     Of the same kernels in a graph what the latency had beyond both queues is gone: it is what the
     device had left to do when the host returned. The interval reaches from the least to the most
@@ -349,14 +342,12 @@ def _after(m: Measurement, change: Change, host_ns: Estimate | None = None) -> E
     launches = m.launches or 0  # ``totals`` refuses a point without
     latency, host, kernel, span = totals(m)
 
-    def played(latency: float, host: float, kernel: float, span: float, *other: float) -> float:
-        sync_ns = latency - _queues_ns(Change(), launches, host, kernel, span)
-        after = other[0] if other else host
-        return _queues_ns(change, launches, after, kernel, span) + sync_ns
+    def played(latency: float, *parts: float) -> float:
+        before, after = (_queues_ns(of, launches, *parts) for of in (Change(), change))
+        return after + latency - before
 
     if not change.graphs:
-        others = [] if host_ns is None else [host_ns]
-        return propagate(played, UNIFORM, latency, host, kernel, span, *others)
+        return propagate(played, UNIFORM, latency, host, kernel, span)
     if m.span_ns is None:
         span = shifted(kernel, launches * replay.GAP_NS)
     parts = host, kernel, span
@@ -377,37 +368,17 @@ def _replayed(case: Case) -> Answer:
     return Answer(UNIFORM, _after(case.m, change))
 
 
-def _other_host(case: Case) -> Answer:
-    """Replay with the host time of another runtime, at the smallest batch that has one.
-
-    Refused where it was seen, at any batch, to run other kernels, or another number of them.
-    """
-    m, name = case.m, str(case.asked.runtime)
-    if name == "cuda-graph":
-        return _replayed(case)
-    check_kernels(m, name, SAME_KERNELS_ON_DEVICE, HOST_TIME)
-    own = {o.workload.batch: o.kernel_names for o in (*case.relatives, m) if o.runtime == m.runtime}
-    others = case.batches(name)
-    for other in others:
-        mine, theirs = own.get(other.workload.batch), other.kernel_names
-        if mine and theirs and mine != theirs:
-            odd = sorted(dict(mine.items() ^ theirs.items()))
-            reason = (
-                f"{name} runs other kernels here, {len(odd)} differ in name or number "
-                f"({odd[0][:60]}); measure, do not predict"
-            )
-            raise Refused(HOST_TIME, reason)
-    host = next((other.enqueue_ns for other in others if other.enqueue_ns is not None), None)
-    if host is None:
-        reason = f"the host time of {name} is not known; measure it at any batch"
-        raise Refused(HOST_TIME, reason)
-    return Answer(HOST_TIME, _after(m, change_of(case.asked), host))
+def _captured(case: Case) -> Answer:
+    """Replay a graph; the host time of any other runtime is its own."""
+    if case.asked.runtime != "cuda-graph":
+        raise Refused("none", f"the host time of {case.asked.runtime} is not known; measure it")
+    return _replayed(case)
 
 
 _HOST = "the host's time; kernels, launch latency and gaps stay"
 ON_DEVICE: Formulas = {
     "graphs": ("launches, to one, and most of the gaps; kernels stay", _replayed),
-    "runtime": ("the host's time; kernels stay", _other_host),
+    "runtime": ("launches, to one, and most of the gaps; kernels stay", _captured),
     "device_speed": ("kernels and copies; the host, launch latency and gaps stay", _replayed),
     "host_speed": (_HOST, _replayed),
     "cpu_speed": (_HOST, _replayed),
