@@ -86,10 +86,10 @@ def outlook(queues: Queues, *, device_speed: float = 1.0, host_speed: float = 1.
 def _played(queues: Queues, change: Change) -> tuple[float, float]:
     """Return latency and the time in which a kernel runs, ns."""
     there = replay.changed(queues, change)
-    played = replay.run(there)
-    start = np.rint(played.end_ns - there.kernel_ns).astype(np.int64)
-    end = np.rint(played.end_ns).astype(np.int64)
-    return played.latency_ns, float(intervals.union_ns(start, end))
+    steps, ended = replay.run(there)
+    start = np.rint(ended - there.kernel_ns).astype(np.int64)
+    end = np.rint(ended).astype(np.int64)
+    return float(steps.sum()), float(intervals.union_ns(start, end))
 
 
 def _growth(queues: Queues, change: Change) -> float:
@@ -145,4 +145,4 @@ def uniform(
         late_ns=np.zeros(launches),
         gap_ns=gap,
     )
-    return replace(made, sync_ns=latency_ns - replay.run(made).latency_ns)
+    return replace(made, sync_ns=latency_ns - replay.latency_ns(made))

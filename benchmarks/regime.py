@@ -58,8 +58,8 @@ def model(rng: np.random.Generator) -> tuple[Queues, np.ndarray, np.ndarray]:
 
 def truth(queues: Queues, latency_ns: float) -> str:
     """Return what bounds a call, by what would make it faster."""
-    device = latency_ns / replay.played(queues, Change(device_speed=2))
-    host = latency_ns / replay.played(queues, Change(host_speed=2))
+    device = latency_ns / replay.latency_ns(replay.changed(queues, Change(device_speed=2)))
+    host = latency_ns / replay.latency_ns(replay.changed(queues, Change(host_speed=2)))
     if device < GAIN and host >= GAIN:
         return "framework-bound"
     if host < GAIN and device >= GAIN:
@@ -91,7 +91,7 @@ def simulate(seed: int, models: int) -> dict[str, object]:
     for _ in range(models):
         base, floor, slope = model(rng)
         calls = [replace(base, kernel_ns=np.maximum(floor, slope * n)) for n in BATCHES]
-        latency = np.array([replay.run(q).latency_ns for q in calls])
+        latency = np.array([replay.latency_ns(q) for q in calls])
         kernel = np.array([q.kernel_ns.sum() for q in calls])
         verdicts = told(rng, latency, kernel)
         for q, value, verdict in zip(calls, latency, verdicts, strict=True):

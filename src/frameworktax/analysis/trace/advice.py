@@ -145,9 +145,9 @@ def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
         return None
     if any(np.count_nonzero(q.host_ns) <= len(q.firsts) for q in queues):
         return None
-    before = sum(replay.run(q).latency_ns for q in queues)
+    before = sum(map(replay.latency_ns, queues))
     free = [replace(q, blocked=np.zeros_like(q.blocked)) for q in queues]
-    after = sum(replay.played(q, Change(graphs=True)) for q in free)
+    after = sum(replay.latency_ns(replay.changed(q, Change(graphs=True))) for q in free)
     waits = [w["operator"] or w["call"] for w in trace["waits"]]
     first = f"; first remove the wait in {waits[0]}, which no graph can hold" if waits else ""
     return _bound(

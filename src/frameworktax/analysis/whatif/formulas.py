@@ -162,10 +162,7 @@ def answer(case: Case) -> Answer:
     Raises:
         Refused: no formula can.
     """
-    known = formulas(case.m)
-    if known is ON_DEVICE:
-        totals(case.m)
-    given = case.asked.given()
+    known, given = formulas(case.m), case.asked.given()
     return next(known[name][1] for name in known if name in given)(case)
 
 
@@ -497,7 +494,7 @@ def predict_steps(asked: WhatIf, timeline: Timeline, subject: str) -> tuple[Pred
     check(asked)
     try:
         queues = [replay.queues_of(step) for step in timeline.stretches()]
-        beyond = (replay.unexplained(q.sync_ns, replay.run(q).latency_ns) for q in queues)
+        beyond = (replay.unexplained(q.sync_ns, replay.latency_ns(q)) for q in queues)
         unusable = next((reason for reason in beyond if reason), None)
     except UsageError as error:
         queues, unusable = [], str(error)

@@ -94,19 +94,6 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What a replay gives: how long each step takes, and the end of every kernel."""
-
-    step_ns: Ns
-    end_ns: Ns
-
-    @property
-    def latency_ns(self) -> float:
-        """Return the latency of all steps."""
-        return float(self.step_ns.sum())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What becomes of the queues.
 
@@ -121,8 +108,8 @@ class Change:
     graphs: bool = False
 
 
-def run(queues: Queues) -> Played:
-    """Play both queues forward."""
+def run(queues: Queues) -> tuple[Ns, Ns]:
+    """Play both queues forward; return how long each step takes, and the end of every kernel."""
     host, kernel = queues.host_ns.tolist(), queues.kernel_ns.tolist()
     stream, after = queues.stream.tolist(), queues.after.tolist()
     extra, late = queues.extra_ns.tolist(), queues.late_ns.tolist()
@@ -150,7 +137,12 @@ def run(queues: Queues) -> Played:
         reached.append(max(done, now))
     latency = max(done, now + queues.tail_ns) + queues.sync_ns
     borders = [*(reached[i] for i in queues.firsts), latency]
-    return Played(step_ns=np.diff(borders), end_ns=np.array(ends))
+    return np.diff(borders), np.array(ends)
+
+
+def latency_ns(queues: Queues) -> float:
+    """Return the latency of all steps, ns."""
+    return float(run(queues)[0].sum())
 
 
 def changed(queues: Queues, change: Change) -> Queues:
@@ -240,7 +232,7 @@ def queues_of(step: Step) -> Queues:
         depth=depth,
         on_link=step.on_link[order],
     )
-    made = replace(made, sync_ns=finish - run(made).latency_ns)
+    made = replace(made, sync_ns=finish - latency_ns(made))
     return replace(made, firsts=tuple(firsts[firsts < launch.size].tolist()))
 
 
@@ -299,11 +291,6 @@ def unexplained(beyond_ns: float, latency_ns: float) -> str | None:
     )
 
 
-def played(queues: Queues, change: Change) -> float:
-    """Return the latency of changed queues, ns."""
-    return run(changed(queues, change)).latency_ns
-
-
 def steps_latency(stretches: Sequence[Queues], change: Change) -> tuple[Estimate, Estimate]:
     """Return the latency of a step after the change, ns, and the latency before over it.
 
@@ -313,7 +300,7 @@ def steps_latency(stretches: Sequence[Queues], change: Change) -> tuple[Estimate
     """
 
     def steps(every: Iterable[Queues]) -> Ns:
-        return np.concatenate([run(q).step_ns for q in every])
+        return np.concatenate([run(q)[0] for q in every])
 
     before, after = steps(stretches), steps(changed(q, change) for q in stretches)
     every = zip(*(variants(q, change) for q in stretches), strict=True)
