@@ -25,7 +25,6 @@ from rich.console import Console
 from frameworktax import api, store
 from frameworktax.analysis.whatif.formulas import (
     ENOUGH,
-    FILE,
     MEDIAN,
     P95,
     SAME_KERNELS,
@@ -46,7 +45,7 @@ from frameworktax.version import __version__
 from prediction_checks import Check, judge
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "src/frameworktax/analysis/whatif" / FILE
+TABLE = ROOT / "src/frameworktax/analysis/whatif/formula_errors.json"
 PAGE = ROOT / "docs/results/validate.md"
 SCHEMA = "frameworktax.validation"
 VERSION = 1
@@ -278,7 +277,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a trial, written to a folder apart")
     asked = parser.parse_args()
     trial = Path(tempfile.gettempdir(), "frameworktax-validate")
-    table, page = (trial / FILE, trial / PAGE.name) if asked.quick else (TABLE, PAGE)
+    table, page = (trial / TABLE.name, trial / PAGE.name) if asked.quick else (TABLE, PAGE)
     with ProgressView(Console(stderr=True), asked.time_budget, verbose=False) as bar:
         found = validate(
             asked.models.split(",") if asked.models else None,

@@ -39,7 +39,7 @@ def advise(timeline: Timeline, trace: Mapping[str, Any]) -> tuple[Advice, ...]:
     elif trace["no_regime"] == "device-missing":
         return ()
     else:
-        found = _on_cpu(timeline, trace)
+        found = _on_cpu(trace)
     return ranked(advice for advice in found if advice.gain.value >= WORTH)
 
 
@@ -160,25 +160,14 @@ def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
     )
 
 
-def _on_cpu(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]:
+def _on_cpu(trace: Mapping[str, Any]) -> Iterator[Advice]:
     yield from _loading(trace)
     wall, work = trace["wall_ns"], trace["bill_ns"].get("operators", 0)
-    if not work:
-        return
-    yield from _ceiling(
-        "faster code around the operators",
-        f"operators that compute take {percent(work / wall)} of the time, their dispatch "
-        "included; frameworktax measure separates the two",
-        wall,
-        work,
-    )
-    first = max(trace["operators"], key=lambda one: one["self_ns"], default=None)
-    if first is not None and PART * wall <= first["self_ns"] < wall:
-        rest = (wall - first["self_ns"]) / slowed(timeline)
+    if work:
         yield from _ceiling(
-            f"a faster {first['name']}",
-            f"its own time is {percent(first['self_ns'] / wall)} of the time; the rest may be "
-            f"{slowed(timeline):g} times shorter without the profiler",
-            rest + first["self_ns"],
-            rest,
+            "faster code around the operators",
+            f"operators that compute take {percent(work / wall)} of the time, their dispatch "
+            "included; frameworktax measure separates the two",
+            wall,
+            work,
         )

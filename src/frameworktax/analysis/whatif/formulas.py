@@ -393,9 +393,6 @@ STEPS: Formulas = {
 
 # --- predictions ---------------------------------------------------------------------------------
 
-Table = Mapping[str, Mapping[str, float]]
-"""Formula → the error it has shown: ``{"median", "p95", "n"}``, relative."""
-FILE = "formula_errors.json"
 MEDIAN, P95 = 0.05, 0.15
 """Median and 95th percentile of the relative error up to which a formula is trusted."""
 ENOUGH = 5
@@ -403,10 +400,13 @@ ENOUGH = 5
 
 
 @cache
-def errors_shown() -> Table:
-    """Return the errors that formulas have shown, as ``benchmarks/validate.py`` measured them."""
-    text = (resources.files("frameworktax.analysis.whatif") / FILE).read_text(encoding="utf-8")
-    found: Table = json.loads(text)["formulas"]
+def errors_shown() -> Mapping[str, Mapping[str, float]]:
+    """Return the relative errors that formulas have shown: ``{"median", "p95", "n"}`` of each.
+
+    As ``benchmarks/validate.py`` measured them.
+    """
+    path = resources.files("frameworktax.analysis.whatif") / "formula_errors.json"
+    found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))["formulas"]
     return found
 
 
