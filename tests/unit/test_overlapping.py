@@ -62,9 +62,20 @@ def test_steps_that_find_the_device_busy_follow_what_it_did_before(tmp_path, spe
     assert found.latency_ns.value == pytest.approx(latency_us * US)
 
 
+@pytest.mark.parametrize(("speed", "latency_us"), [(1, 804), (2, 404), (10, (393 - 187) / 2)])
+def test_recorded_work_that_was_launched_before_the_recording_comes_first(
+    tmp_path, speed, latency_us
+):
+    """Of the first two steps there are kernels alone; ten times as fast they end at 187 us."""
+    host = [event for event in ahead() if '"kernel"' not in event]
+    events = [*host[10:], *(event for event in ahead() if '"kernel"' in event)]
+    found = predicted(tmp_path, events, device_speed=speed)
+    assert found.latency_ns.value == pytest.approx(latency_us * US)
+
+
 def test_what_waited_for_work_from_before_the_recording_is_not_replayed(tmp_path):
     found = predicted(tmp_path, ahead(begin=2_000), device_speed=2)
-    assert found.latency_ns is None and "before the recording" in found.reason
+    assert found.latency_ns is None and "not in the recording" in found.reason
 
 
 def test_a_stream_that_waits_for_another_one_has_no_longer_launch_latency(tmp_path):
@@ -93,3 +104,15 @@ def test_a_faster_device_does_not_make_links_faster(tmp_path, name, cat):
     found = predicted(tmp_path, events, device_speed=2)
     assert found.latency_ns.value == pytest.approx((20 + 50 + 1 + 100 + 1 + 50) * US)
     assert found.latency_ns.low == pytest.approx((10 + 10 / 2 + 3 * 50 + 2 / 2) * US)
+
+
+def test_a_step_that_ends_before_earlier_work_has_no_latency_of_its_own(tmp_path):
+    events = [
+        cases.launch(0, 5 * US, 1),
+        cases.kernel(10 * US, 1_000 * US, 1, stream=8),
+        cases.event("user_annotation", "ProfilerStep#1", 100 * US, 200 * US),
+        cases.launch(110 * US, 115 * US, 2),
+        cases.kernel(120 * US, 130 * US, 2),
+    ]
+    found = predicted(tmp_path, events, device_speed=2)
+    assert found.latency_ns is None and "end before work" in found.reason

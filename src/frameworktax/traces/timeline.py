@@ -384,23 +384,29 @@ class Timeline:
         launch nor recorded work explains why, or where its first records have no launch while
         others have one.
         """
+        return max((*self._backlog[0], *self._backlog[1]), default=None)
+
+    @cached_property
+    def _backlog(self) -> tuple[list[int], list[int]]:
+        """Return ends of records without a launch, and begins of those that waited for others."""
+        recorded: list[int] = []
+        unseen: list[int] = []
         if not (self.call >= 0).any():
-            return None
-        found = []
+            return recorded, unseen
         busy_s, busy_e = merge(self.work.start_ns, self.work.end_ns)
         for rows in self._streams():
             launched = np.flatnonzero(self.call[rows] >= 0)
             first = int(launched[0]) if len(launched) else len(rows)
             if first:
-                found.append(int(self.work.end_ns[rows[:first]].max()))
+                recorded.append(int(self.work.end_ns[rows[:first]].max()))
             if first < len(rows):
                 row = rows[first]
                 start, end = self.launch_start_ns[row : row + 1], self.work.start_ns[row : row + 1]
                 if self.lag_ns[row] > self.late_ns:
                     explained = int(union_within_ns(busy_s, busy_e, start, end)[0])
                     if self.lag_ns[row] - explained > self.late_ns:
-                        found.append(int(end[0]))
-        return max(found, default=None)
+                        unseen.append(int(end[0]))
+        return recorded, unseen
 
     @cached_property
     def known_from_ns(self) -> int:
@@ -444,19 +450,18 @@ class Timeline:
         ended = np.append(-LIMIT, np.maximum.accumulate(self.work.end_ns[by]))
         idle = np.sort(np.concatenate((at, begin)))
         idle = idle[ended[np.searchsorted(at, idle)] <= idle]
-        if self.backlog_until_ns is not None:
-            idle = idle[idle >= self.backlog_until_ns]
+        idle = idle[idle >= max(self._backlog[1], default=-LIMIT)]
         before = np.searchsorted(idle, begin, side="right") - 1
         known = before >= 0
         if not known.any():
             raise UsageError(
-                "devices are busy with work from before the recording until the last step begins; "
-                "record from an idle device (synchronise first)"
+                "devices have work that is not in the recording until the last step begins; record "
+                "from an idle device (synchronise first)"
             )
         steps, begin, since = steps[known], begin[known], idle[before[known]]
         first = np.union1d(0, np.flatnonzero(since == begin))
         own = np.split(steps, first[1:])
-        return [self._step(n, int(ns)) for n, ns in zip(own, since[first], strict=True)]
+        return [self._step(n, int(ns), early=True) for n, ns in zip(own, since[first], strict=True)]
 
     @cached_property
     def _in_order(self) -> tuple[Ns, Ns]:
@@ -464,12 +469,21 @@ class Timeline:
         by = np.lexsort((self.work.start_ns, self.queued_ns))
         return by, self.queued_ns[by]
 
-    def _step(self, numbers: Ns, begin: int) -> Step:
-        """Return steps as one, from a moment on, with what lies between them."""
+    def _step(self, numbers: Ns, begin: int, *, early: bool = False) -> Step:
+        """Return steps as one, from a moment on, with what lies between them.
+
+        With ``early`` records without a launch are those from that moment on that began before all
+        others: they were launched before the recording.
+        """
         work, windows, (by, at) = self.work, self.windows, self._in_order
         end = int(windows.end_ns[numbers[-1]])
         low, high = np.searchsorted(at, (begin, end))
         rows, waits = by[low:high], self._waits
+        if early:
+            rows = rows[self.call[rows] >= 0]
+            alone = (self.call < 0) & (work.start_ns >= begin)
+            alone &= work.start_ns < work.start_ns[rows].min()
+            rows = np.concatenate((np.flatnonzero(alone), rows))
         return Step(
             name=windows.names[numbers[0]],
             begin_ns=begin,

@@ -508,9 +508,11 @@ def predict_steps(asked: WhatIf, timeline: Timeline, subject: str) -> tuple[Pred
             reason = f"the host time of {one.runtime} is not in a trace; measure the model"
         elif reason is None and change.graphs and any(q.waits_inside for q in queues):
             reason = "the host waits for the device inside the step; a graph cannot hold that"
-        if reason is not None:
-            found.append(replace(made, reason=reason))
-        else:
+        try:
+            if reason is not None:
+                raise UsageError(reason)
             answer = Answer(replay.RECORDED, *replay.steps_latency(queues, change))
             found.append(_prediction(made, answer, None))
+        except UsageError as error:
+            found.append(replace(made, reason=str(error)))
     return tuple(found)

@@ -175,20 +175,24 @@ def changed(queues: Queues, change: Change) -> Queues:
 def queues_of(step: Step) -> Queues:
     """Return the queues of a recorded step, calibrated so that their replay is the step.
 
-    They are in launch order, one lane for each stream of each device. λ is the median from launch
-    to start of kernels that found every stream idle, g the median pause of those whose stream was
-    busy beyond their launch, or ``GAP_NS`` where the device never had two kernels queued.
+    They are in launch order, one lane for each stream of each device. Records without a launch are
+    left out, but for those before all others: they were launched before the step. λ is the median
+    from launch to start of kernels that found every stream idle, g the median pause of those whose
+    stream was busy beyond their launch, or ``GAP_NS`` where the device never had two queued.
 
     Raises:
         UsageError: no record of the step has both a launch and a run on a device.
     """
-    paired = np.flatnonzero(step.launch_start_ns >= 0)
-    if not paired.size:
+    paired = step.launch_start_ns >= 0
+    if not paired.any():
         raise UsageError(
             f"{step.name}: no kernel with its launch; record host and device activity together"
         )
-    order = paired[np.lexsort((step.device_start_ns[paired], step.launch_start_ns[paired]))]
-    launch = (step.launch_start_ns[order] - step.begin_ns).astype(float)
+    early = ~paired & (step.device_start_ns < step.device_start_ns[paired].min())
+    launch_ns = np.where(early, step.begin_ns, step.launch_start_ns)
+    order = np.lexsort((step.device_start_ns, launch_ns))
+    order = order[(paired | early)[order]]
+    launch = (launch_ns[order] - step.begin_ns).astype(float)
     start = (step.device_start_ns[order] - step.begin_ns).astype(float)
     end = (step.device_end_ns[order] - step.begin_ns).astype(float)
     finish = float(max(step.end_ns - step.begin_ns, end.max()))
@@ -202,7 +206,8 @@ def queues_of(step: Step) -> Queues:
     waiting = np.arange(launch.size) - np.searchsorted(np.sort(end), launch, side="right")
     depth = max(QUEUE, int(waiting.max()) + 1)
     done = np.maximum.accumulate(np.append(-np.inf, end[:-1]))
-    launch_latency = float(np.median((start - launch)[done <= launch]))  # the first finds all idle
+    latencies = (start - launch)[(done <= launch) & paired[order]]
+    launch_latency = float(np.median(latencies)) if latencies.size else 0.0
     queued = (before >= 0) & (end[before] >= launch + launch_latency)
     pauses = (start - end[before])[queued]
     gap = float(np.median(pauses)) if pauses.size else GAP_NS
@@ -216,7 +221,8 @@ def queues_of(step: Step) -> Queues:
     tail = 0.0 if end.max() > launch[-1] else finish - launch[-1]
     if later.size:
         tail = later.min() - launch[-1]
-    firsts = np.unique(np.searchsorted(launch, step.begins_ns - step.begin_ns))
+    firsts = np.searchsorted(launch, step.begins_ns - step.begin_ns)
+    firsts = np.unique(np.maximum(firsts, np.count_nonzero(early)))
     made = Queues(
         host_ns=host,
         kernel_ns=end - start,
@@ -283,7 +289,7 @@ def _host(launch: Ns, end: Ns, done: Ns, waits: Ns, depth: int) -> tuple[Ns, Ns,
 
 def unexplained(beyond_ns: float, latency_ns: float) -> str | None:
     """Return why two queues do not explain a call, or None where they do."""
-    if abs(beyond_ns) <= UNEXPLAINED * latency_ns:
+    if abs(beyond_ns) <= UNEXPLAINED * latency_ns or not latency_ns:
         return None
     return (
         f"{beyond_ns / latency_ns:+.0%} of the latency is in neither queue (a host that waits "
@@ -297,6 +303,9 @@ def steps_latency(stretches: Sequence[Queues], change: Change) -> tuple[Estimate
     The intervals include the spread between steps, where there are two or more, and what the
     replay does not know: whether launch latency, gaps, unexplained waits and what is on a link
     shrink with the part that gets faster, or stay.
+
+    Raises:
+        UsageError: what was before the steps ends after them, so that they take no time.
     """
 
     def steps(every: Iterable[Queues]) -> Ns:
@@ -305,6 +314,8 @@ def steps_latency(stretches: Sequence[Queues], change: Change) -> tuple[Estimate
     before, after = steps(stretches), steps(changed(q, change) for q in stretches)
     every = zip(*(variants(q, change) for q in stretches), strict=True)
     others = [float(steps(changed(q, change) for q in one).mean()) for one in every]
+    if min(before.mean(), after.mean(), *others) <= 0:
+        raise UsageError("the steps end before work that began before them; mark more steps")
     factor = before.mean() / after.mean()
     factors = factor + (before - factor * after) / after.mean()  # of the ratio of two means
     return _over(after, others), _over(factors, [before.mean() / ns for ns in others])
