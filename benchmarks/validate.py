@@ -23,13 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from frameworktax import api, store
-from frameworktax.analysis.whatif.formulas import (
-    ENOUGH,
-    MEDIAN,
-    P95,
-    SAME_KERNELS,
-    distrust,
-)
+from frameworktax.analysis.whatif.formulas import SAME_KERNELS
 from frameworktax.cli.progress import ProgressView
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import Plan
@@ -45,6 +39,10 @@ from frameworktax.version import __version__
 from prediction_checks import Check, judge
 
 ROOT = Path(__file__).resolve().parents[1]
+MEDIAN, P95 = 0.05, 0.15
+"""Median and 95th percentile of the relative error up to which a formula is trusted."""
+ENOUGH = 5
+"""Checks below which nothing is judged: one disturbed measurement is no verdict."""
 TABLE = ROOT / "src/frameworktax/analysis/whatif/formula_errors.json"
 PAGE = ROOT / "docs/results/validate.md"
 SCHEMA = "frameworktax.validation"
@@ -204,7 +202,8 @@ def summary(errors: Sequence[float]) -> dict[str, float]:
 
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, shown in sorted(document["formulas"].items()):
-        verdict = "refused" if distrust(shown) else "predicts"
+        trusted = shown["median"] <= MEDIAN and shown["p95"] <= P95
+        verdict = "predicts" if trusted else "too far off: remove it"
         verdict = verdict if shown["n"] >= ENOUGH else "too few checks to judge"
         yield (
             name,

@@ -750,7 +750,7 @@ class Advice(HtmlRepr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction(HtmlRepr):
-    """What a change would give; refused where its formula has shown too large errors.
+    """What a change would give, or why that is refused.
 
     Attributes:
         change: what was asked, as typed: ``--device-speed 2``.

@@ -134,17 +134,6 @@ def test_refusals_name_their_reason(asked, measured, reason):
     assert reason in found.reason
 
 
-def test_a_formula_that_was_too_far_off_is_refused_with_its_error(shown):
-    shown[formulas.HOST] = {"median": 0.06, "p95": 0.09, "n": 12}
-    found = one(WhatIf(host_speed=2), point())
-    assert found.latency_ns is None
-    assert "6.0% at the median" in found.reason and "12 checks" in found.reason
-    shown[formulas.HOST] = {"median": 0.06, "p95": 0.09, "n": 4}
-    assert one(WhatIf(host_speed=2), point()).latency_ns is not None
-    shown[formulas.HOST] = {"median": 0.05, "p95": 0.15, "n": 12}
-    assert one(WhatIf(host_speed=2), point()).shown_error == shown[formulas.HOST]
-
-
 @pytest.mark.parametrize(
     "asked",
     [
@@ -234,11 +223,12 @@ def test_the_sample_session_answers_every_change():
             assert p.factor.low <= p.factor.value <= p.factor.high
 
 
-def test_the_committed_table_is_readable_and_names_known_formulas():
+def test_the_committed_table_names_formulas_that_are_near_enough():
     known = {formulas.RUNTIME, formulas.UNIFORM}
     for name, errors in formulas.errors_shown().items():
         assert name in known
-        assert 0 <= errors["median"] <= errors["p95"] and errors["n"] >= 1
+        assert 0 <= errors["median"] <= 0.05 and 0 <= errors["p95"] <= 0.15  # METHOD, section 9
+        assert errors["n"] >= 5
 
 
 @settings(max_examples=100, deadline=None)

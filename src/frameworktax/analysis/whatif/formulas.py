@@ -11,8 +11,7 @@ does, and needs no playing:
     f = max(H + K / N, H / N + D)
 
 with H host time, K kernel time, D the kernels queued back to back (their gaps, D − K, stay). What
-the latency has beyond that is ``sync`` and stays. Sources and errors: METHOD, section 9. A formula
-that has shown larger errors than it may is refused.
+the latency has beyond that is ``sync`` and stays. Sources and errors: METHOD, section 9.
 """
 
 from __future__ import annotations
@@ -393,11 +392,6 @@ STEPS: Formulas = {
 
 # --- predictions ---------------------------------------------------------------------------------
 
-MEDIAN, P95 = 0.05, 0.15
-"""Median and 95th percentile of the relative error up to which a formula is trusted."""
-ENOUGH = 5
-"""Checks below which nothing is refused: one disturbed measurement is no verdict."""
-
 
 @cache
 def errors_shown() -> Mapping[str, Mapping[str, float]]:
@@ -408,18 +402,6 @@ def errors_shown() -> Mapping[str, Mapping[str, float]]:
     path = resources.files("frameworktax.analysis.whatif") / "formula_errors.json"
     found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))["formulas"]
     return found
-
-
-def distrust(shown: Mapping[str, float] | None) -> str | None:
-    """Return why a formula is refused, by the error it has shown; None with too few checks."""
-    if shown is None or shown["n"] < ENOUGH:
-        return None
-    if shown["median"] <= MEDIAN and shown["p95"] <= P95:
-        return None
-    return (
-        f"this formula was off by {shown['median']:.1%} at the median and {shown['p95']:.1%} at "
-        f"the 95th percentile of {shown['n']:.0f} checks; measure, do not predict"
-    )
 
 
 def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction, ...]:
@@ -476,13 +458,14 @@ def _measured(case: Case) -> Answer | None:
 
 
 def _prediction(made: Prediction, answer: Answer, before: Estimate | None) -> Prediction:
-    """Return an answer with the errors that its formula has shown, or why it is refused."""
-    errors = errors_shown().get(answer.formula)
-    made = replace(made, formula=answer.formula, shown_error=errors)
-    if reason := distrust(errors):
-        return replace(made, reason=reason)
-    factor = answer.factor or (before and quotient(before, answer.latency, answer.formula))
-    return replace(made, latency_ns=answer.latency, factor=factor)
+    """Return an answer with the errors that its formula has shown."""
+    return replace(
+        made,
+        formula=answer.formula,
+        shown_error=errors_shown().get(answer.formula),
+        latency_ns=answer.latency,
+        factor=answer.factor or (before and quotient(before, answer.latency, answer.formula)),
+    )
 
 
 def predict_steps(asked: WhatIf, timeline: Timeline, subject: str) -> tuple[Prediction, ...]:
