@@ -191,7 +191,16 @@ def windows(
     }
     marks = _marks(events, launched_ns, asked)
     if not len(marks):
-        return _whole(events, work)
+        begin = min(events.start_ns.min(), work.start_ns.min(initial=LIMIT))
+        end = max(events.end_ns.max(), work.end_ns.max(initial=-LIMIT))
+        unknown = np.array([-1])
+        return Windows(
+            names=(WHOLE,),
+            begin_ns=np.array([begin]),
+            end_ns=np.array([end]),
+            thread=unknown,
+            device_ns=unknown,
+        )
     kept, overlapping = _apart(marks)
     names = tuple(kept.name_of(i) for i in range(len(kept)))
     own, often = set(map(_kind, names)), Counter(names)
@@ -205,18 +214,6 @@ def windows(
         marked=True,
         overlapping=overlapping,
         others={n: count for n, count in others.items() if n not in own and count > 1},
-    )
-
-
-def _whole(events: Events, work: Events) -> Windows:
-    begin = int(min(events.start_ns.min(), work.start_ns.min(initial=2**62)))
-    end = int(max(events.end_ns.max(), work.end_ns.max(initial=-(2**62))))
-    return Windows(
-        names=(WHOLE,),
-        begin_ns=np.array([begin]),
-        end_ns=np.array([end]),
-        thread=np.array([-1]),
-        device_ns=np.array([-1]),
     )
 
 

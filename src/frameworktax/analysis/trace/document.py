@@ -19,9 +19,10 @@ from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.analysis.trace.advice import PART, advise
 from frameworktax.analysis.trace.bill import FRAME, LINES, STARVED, slowed
 from frameworktax.analysis.trace.findings import causes, operators, startup, waits
-from frameworktax.records import SEED, Estimate, Note, Regime, Run
+from frameworktax.records import Estimate, Note, Regime, Run
+from frameworktax.stats import mean_interval
 from frameworktax.traces import intervals
-from frameworktax.traces.intervals import Ns
+from frameworktax.traces.intervals import Mask, Ns
 from frameworktax.traces.timeline import Step, Timeline
 
 Open = Literal[
@@ -69,7 +70,6 @@ BUSY = ("kernel", "communication", "copies")
 """Lines of the bill in which a device is busy."""
 EXPLAINED = ("framework", "python", "launch")
 """Lines of the bill that lie in lines of Python and operators."""
-DRAWS = 1000
 MIN_STEPS = 5
 """Steps from which the share of the device has an interval; fewer are given as they are."""
 RECORDED = "as recorded, no interval"
@@ -182,16 +182,21 @@ def _devices(timeline: Timeline) -> dict[str, dict[str, Any]]:
     found = {}
     for device in np.unique(work.device).tolist():
         own = work.device == device
-        start, end, kernel = work.start_ns[own], work.end_ns[own], timeline.is_kernel[own]
         found[str(device)] = {
             "name": timeline.trace.device_names.get(device),
-            "kernel_ns": intervals.union_ns(start, end),
-            "span_ns": int(end.max() - start.min()),
-            "kernels": int(kernel.sum()),
-            "copies": int((~kernel).sum()),
+            **_ran(work.start_ns[own], work.end_ns[own], timeline.is_kernel[own]),
             "streams": len(np.unique(work.stream[own])),
         }
     return found
+
+
+def _ran(start: Ns, end: Ns, is_kernel: Mask) -> dict[str, int | None]:
+    return {
+        "kernel_ns": intervals.union_ns(start, end),
+        "span_ns": int(end.max() - start.min()) if len(start) else None,
+        "kernels": int(is_kernel.sum()),
+        "copies": int((~is_kernel).sum()),
+    }
 
 
 def _steps(
@@ -216,10 +221,7 @@ def _steps(
                 "name": step.name,
                 "wall_ns": step.wall_ns,
                 "device_wall_ns": on_device if on_device >= 0 else None,
-                "kernel_ns": intervals.union_ns(start, end),
-                "span_ns": int(end.max() - start.min()) if len(step) else None,
-                "kernels": int(step.is_kernel.sum()),
-                "copies": int((~step.is_kernel).sum()),
+                **_ran(start, end, step.is_kernel),
                 "launches": int(launches[n]),
                 "devices": {
                     str(d): intervals.union_ns(start[step.device == d], end[step.device == d])
@@ -360,19 +362,11 @@ def _tax_share(table: Ns, walls: Ns) -> Estimate | None:
     seen = walls - unknown
     if not seen.sum():
         return None
-    found = exactly(1 - float(busy.sum() / seen.sum()), RECORDED)
+    share = 1 - float(busy.sum() / seen.sum())
+    found = exactly(share, RECORDED)
     if len(walls) >= MIN_STEPS:
-        rng = np.random.default_rng(SEED)
-        rows = [rng.integers(0, len(walls), len(walls)) for _ in range(DRAWS)]
-        drawn = [1 - _part(busy[chosen].sum(), seen[chosen].sum()) for chosen in rows]
-        low, high = (float(end) for end in np.percentile(drawn, [2.5, 97.5]))
-        found = replace(
-            found,
-            low=min(low, found.value),
-            high=max(high, found.value),
-            method="steps (bootstrap)",
-            n=len(walls),
-        )
+        steps = share + (seen - busy - share * seen) / seen.mean()  # of the ratio of two means
+        found = mean_interval(steps.tolist(), "steps (Student's t)") or found
     whole = float(walls.sum())
     low = 1 - float((busy + unknown).sum()) / whole
     high = 1 - float(busy.sum()) / whole
