@@ -203,14 +203,6 @@ def test_steps_of_a_trace_are_replayed():
     assert found[1].latency_ns is None and "host time of tensorrt" in found[1].reason
 
 
-def test_a_step_without_launches_is_refused_in_words():
-    rng = np.random.default_rng(4)
-    step = play(random_program(rng, launches=5, host_ns=9_000, kernel_ns=3_000))
-    blind = replace(step, launch_start_ns=np.full(5, -1))
-    (found,) = predict_steps(WhatIf(host_speed=2), recorded(blind), "step")
-    assert found.latency_ns is None and "no kernel" in found.reason
-
-
 def test_the_sample_session_answers_every_change():
     run = build(data.sample_records())
     found = predict(WhatIf(host_speed=2, runtime="inference-mode"), run)

@@ -42,13 +42,6 @@ MAX_INFLATION = 0.05
 """Difference of sampled and timed calls of a process above which its shares carry a warning."""
 LEAST = 5
 """Samples without which nothing is said of where time goes: their interval would be too narrow."""
-NO_OFF_CPU = Note(
-    "no-off-cpu", "time off the CPU was not recorded; the breakdown covers time on the CPU only"
-)
-IN_ONE_PROCESS = Note(
-    "sampled-in-one-process",
-    "one process was sampled: how much the tax differs between processes is unknown",
-)
 HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system", "launch")
 """Host work that can keep a device waiting."""
 
@@ -243,7 +236,8 @@ class SampledBill(Bill):
             kept = sum(sum(one.totals) for one in found)
             notes.append(Note("samples-lost", f"{lost} of {lost + kept} samples were lost"))
         if any(a.off_cpu_ns is None for a in used):
-            notes.append(NO_OFF_CPU)
+            text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
+            notes.append(Note("no-off-cpu", text))
         paces = [one.pace - 1 for one in found if one.pace is not None] or [self.inflation]
         if apart := [pace for pace in paces if abs(pace) > MAX_INFLATION]:
             worst = max(apart, key=abs)
@@ -254,7 +248,8 @@ class SampledBill(Bill):
             )
             notes.append(Note("sampler-inflation", text))
         if len(found) == 1 < self.timed:
-            notes.append(IN_ONE_PROCESS)
+            text = "one process was sampled: how much the tax differs between processes is unknown"
+            notes.append(Note("sampled-in-one-process", text))
         return tuple(notes)
 
     @cached_property

@@ -19,7 +19,6 @@ from frameworktax.traces.timeline import Timeline
 
 PART = 0.1
 """Share of the wall from which on a part is worth an advice of its own."""
-METHOD = "of a recorded trace, at most"
 REMEDY = {
     "memory": "keep device memory between calls",
     "loading": "call the model once before it is timed",
@@ -45,7 +44,8 @@ def advise(timeline: Timeline, trace: Mapping[str, Any]) -> tuple[Advice, ...]:
 
 def _bound(action: str, evidence: str, before: float, after: float) -> Advice:
     gain = before / max(after, 1.0)  # where nothing is left: as if it were 1 ns
-    return Advice(action=action, evidence=evidence, gain=exactly(gain, METHOD), kind="bound")
+    gained = exactly(gain, "of a recorded trace, at most")
+    return Advice(action=action, evidence=evidence, gain=gained, kind="bound")
 
 
 def _ceiling(what: str, evidence: str, before: float, after: float) -> Iterator[Advice]:
