@@ -21,7 +21,7 @@ from frameworktax.analysis.trace.bill import (
 )
 from frameworktax.traces import intervals
 from frameworktax.traces.intervals import Index, Mask, Ns
-from frameworktax.traces.timeline import Timeline, groups, is_wait
+from frameworktax.traces.timeline import Timeline, find, groups, is_wait
 
 SHOWN = 20
 """Kept of each kind."""
@@ -145,14 +145,10 @@ def _totals(keys: Ns, ns: Ns) -> dict[int, int]:
 def _launched(timeline: Timeline, threads: dict[int, Thread]) -> dict[int, int]:
     """Return, by name of the outermost operator around the launch, the union of device time."""
     name = np.full(len(timeline.calls), -1, np.int64)
-    for number, thread in threads.items():
-        mine = np.flatnonzero(timeline.calls.thread == number)
-        doing = thread.stretches
-        if not len(mine) or not len(doing.start_ns):
-            continue
-        at = np.searchsorted(doing.start_ns, timeline.calls.start_ns[mine], side="right") - 1
-        owner = np.where(at >= 0, doing.owner[at], -1)
-        name[mine] = _names(thread, VIEWS["operator"], owner)
+    for thread in threads.values():
+        event = np.flatnonzero(thread.is_call)
+        call = find(timeline.calls.correlation, thread.events.correlation[event])
+        name[call[call >= 0]] = _names(thread, VIEWS["operator"], event[call >= 0])
     known = (timeline.call >= 0) & (timeline.step_of >= 0)
     of = name[timeline.call[known]]
     work = timeline.work.where(known)
