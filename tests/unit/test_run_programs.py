@@ -15,6 +15,7 @@ from _thread import start_new_thread
 from array import array
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import jsonschema
 import numpy as np
@@ -776,17 +777,45 @@ def test_short_calls_come_back_though_few_of_them_are_timed(watched, beside):
     assert "calls-timed-in-part" in {note.code for note in kind.notes}
 
 
-def test_calls_stand_for_their_neighbours():
-    weights = observed._weights(np.array([2, 3, 4, 10, 11]), 14)
-    # Two before the first, five between the stretches, two after the last.
-    assert weights == pytest.approx([1 + 4.5 / 3] * 3 + [1 + 4.5 / 2] * 2)
-    assert weights.sum() == 14
-    assert observed._weights(np.arange(5), 5).tolist() == [1] * 5
-    assert observed._weights(np.array([0, 1, 2, 8]), 9).tolist() == [1, 2.25, 2.25, 3.5]
+def standing(numbers, total, cuts=(), begins=None, took=1):
+    """Return what calls of a length stand for, in a program that does nothing else."""
+    begins = np.array(numbers if begins is None else begins)
+    rows = np.column_stack((begins, begins + took))
+    return observed._standing(rows, rows[:, 1] - begins, np.array(numbers), total, cuts)
+
+
+def test_calls_stand_for_those_before_them():
+    weights = standing([0, 1, 2, 8, 9], 14).weights
+    # Five between the stretches are as those after them, four at the end as all but the first.
+    assert weights.tolist() == [1, 2, 2, 1 + 5 / 2 + 1, 1 + 5 / 2 + 1]
+    assert standing([2, 3], 4).weights.tolist() == [2, 2]  # of two before them
+    assert standing(range(5), 5).weights.tolist() == [1] * 5
     # One that is known stands for all.
-    assert observed._weights(np.array([0]), 1).tolist() == [1]
-    assert observed._weights(np.array([0]), 5).tolist() == [5]
-    assert observed._weights(np.array([3]), 5).tolist() == [5]
+    for number, total in ((0, 1), (0, 5), (3, 5)):
+        assert standing([number], total).weights.tolist() == [total]
+    assert standing([], 0).weights.tolist() == []
+
+
+def test_stretches_stand_for_the_time_that_passed():
+    """Two stretches of 2 calls after 10 that have no row: of 1 ns and of 3, nothing between."""
+    took = np.array([1, 1, 1, 1, 3, 3])
+    numbers = [0, 1, 12, 13, 24, 25]
+    for between, expected in ((20, [10, 10]), (15, [15, 5]), (25, [5, 15])):
+        begins = np.array([0, 1, 2 + between, 3 + between, 4 + 2 * between, 7 + 2 * between])
+        found = standing(numbers, 26, (), begins, took)
+        assert 2 * (found.weights[[2, 4]] - 1) == pytest.approx(expected)
+        assert found.weights @ took == pytest.approx(10 + 2 * between)
+    # Longer than the longest stretch: the program may have done something else.
+    found = standing(numbers, 26, (), [0, 1, 1002, 1003, 2004, 2007], took)
+    assert found.weights @ took == pytest.approx(10 + 60)
+    assert (found.below_ns, found.above_ns) == pytest.approx((60, 2000 - 60))
+    # One that took longer than all of that time stands for no other.
+    took[-1] = 5000
+    found = standing(numbers, 26, (), [0, 1, 22, 23, 44, 47], took)
+    assert found.weights[-1] == pytest.approx(1, abs=0.01)
+
+
+def test_samples_are_there_as_often_as_their_calls_count():
     assert observed._resampled(np.array([1.0, 3.0])).tolist() == [0, 1]
     assert observed._resampled(np.array([1.0, 1.0, 4.0])).tolist() == [0, 2, 2]
     assert observed._resampled(np.array([])).tolist() == []
@@ -815,7 +844,9 @@ def test_one_slow_call_stands_for_none_of_those_that_took_less_time_together(wat
     found = read()
     (thread,) = found.threads.values()
     numbers, total = observed._numbers(thread.rows, thread.counted)
-    assert observed._weights(numbers, total, (), thread.rows).sum() == pytest.approx(4000)
+    took = thread.rows[:, 1] - thread.rows[:, 0]
+    weights = observed._standing(thread.rows, took, numbers, total).weights
+    assert weights.sum() == pytest.approx(4000)
     (section,) = program_of(found, {})
     # Where it has no row it is time between calls.
     expected = 200 * MS if slow == 2000 else 5200 * MS
@@ -841,6 +872,38 @@ def test_the_time_of_calls_without_rows_has_the_share_that_calls_with_rows_have(
     (section,) = program_of(read(), {})
     assert section.kinds[0].timed < 1500
     assert section.kinds[0].wall_ns == pytest.approx(net.spent, rel=0.01)
+
+
+@pytest.mark.parametrize("rare", ["calls", "pauses", "both"])
+@pytest.mark.parametrize("times", [30, 300])
+def test_rare_slow_calls_are_in_the_time_of_all_and_rare_pauses_are_not(watched, rare, times):
+    """One in a hundred takes as many times as long, of 20,000 calls of about 50 µs each."""
+    torch, clock, read = watched
+    random = Random(1)
+
+    class Serves(torch.nn.Module):
+        spent = 0
+
+        def forward(self, ms):
+            self.spent += round(ms * MS)
+            clock.pass_ms(ms)
+
+    net = Serves()
+    for _ in range(20_000):
+        call, pause = random.uniform(0.04, 0.06), random.uniform(0.02, 0.08)
+        slow = [random.random() < 0.01, random.random() < 0.01]
+        net(call * (times if rare != "pauses" and slow[0] else 1))
+        clock.pass_ms(pause * (times if rare != "calls" and slow[1] else 1))
+    found = read()
+    (section,) = program_of(found, {})
+    (kind,) = section.kinds
+    assert kind.timed < kind.calls / 10
+    assert kind.wall_ns == pytest.approx(net.spent, rel=0.15 if rare == "both" else 0.03)
+    (thread,) = found.threads.values()
+    numbers, total = observed._numbers(thread.rows, thread.counted)
+    took = thread.rows[:, 1] - thread.rows[:, 0]
+    standing = observed._standing(thread.rows, took, numbers, total)
+    assert -standing.below_ns < net.spent - kind.wall_ns < standing.above_ns
 
 
 def test_calls_estimated_to_take_more_than_there_was_leave_no_library_a_negative_time():
@@ -1243,7 +1306,7 @@ def test_calls_without_a_row_are_like_those_of_their_own_thread(monkeypatch):
     for name in ("calls", "timed", "wall_ns"):
         assert getattr(joined.kinds[0], name) == sum(getattr(one.kinds[0], name) for one in alone)
     assert joined.wall_ns == sum(one.wall_ns for one in alone)
-    weights = observed._weights(np.array([0, 1, 5, 9]), 12, [5, 7, 8, 12])
+    weights = standing([0, 1, 5, 9], 12, [5, 7, 8, 12]).weights
     assert weights.tolist() == [1, 4, 2, 5]  # none is known of 8 to 12 but 9, of 7 to 8 none
 
 

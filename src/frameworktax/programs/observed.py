@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections import Counter, defaultdict
@@ -35,7 +36,7 @@ from frameworktax.programs.calls import (
 from frameworktax.programs.document import Kind, Part, Section
 from frameworktax.programs.launch import Ended
 from frameworktax.records import Estimate, Note, Places
-from frameworktax.stats import mean_interval
+from frameworktax.stats import CONFIDENCE, mean_interval, t_quantile
 from frameworktax.traces.intervals import merge, owners, union_ns, union_within_ns
 from frameworktax.traces.timeline import groups
 
@@ -325,17 +326,9 @@ class _Thread:
         """Return the time of the first calls of a kind."""
         which, numbers, total, cuts = self._calls(root)
         first = numbers < skip_first
-        return self._time_ns(which[first], numbers[first], min(skip_first, total), cuts)
-
-    def _time_ns(self, which: np.ndarray, numbers: np.ndarray, total: int, cuts: np.ndarray) -> int:
-        """Return the time of so many calls, of which some have rows; see ``_together_ns``."""
-        took, rows = self.durations[which], self.rows[which]
-        return round(
-            sum(
-                _together_ns(took[part], rows[part], own, count)
-                for part, own, count in _of_threads(numbers, total, cuts)
-            )
-        )
+        rows, took = self.rows[which[first]], self.durations[which[first]]
+        standing = _standing(rows, took, numbers[first], min(skip_first, total), cuts)
+        return round(float(standing.weights @ took))
 
     def _kind(self, root: int, name: str, others: Sequence[Samples], skip_first: int) -> Kind:
         about = self.process.roots[root]
@@ -343,6 +336,13 @@ class _Thread:
         rows = self.rows[which]
         skipped = min(skip_first, total)  # where there are fewer calls, all of them
         is_kept = numbers >= skip_first
+        numbers = numbers - skipped
+        took = self.durations[which]
+        standing = _standing(
+            rows[is_kept], took[is_kept], numbers[is_kept], total - skipped, cuts - skipped
+        )
+        weights = np.zeros(len(rows))
+        weights[is_kept] = standing.weights
         known = Kind(
             kind=about["kind"],
             name=name,
@@ -353,12 +353,7 @@ class _Thread:
             calls=total,
             timed=len(rows),
             skipped=skipped,
-            wall_ns=self._time_ns(
-                which[is_kept],
-                numbers[is_kept] - skipped,
-                total - skipped,
-                cuts - skipped,
-            ),
+            wall_ns=round(float(standing.weights @ took[is_kept])),
             inputs=tuple(
                 (self.process.values.get((of, text)) or json.loads(text), count)
                 for (of, text), count in self.process.inputs.most_common()
@@ -372,9 +367,8 @@ class _Thread:
         # Detail makes a call longer.
         is_plain = is_kept & ~np.isin(rows[:, 0], [d.begin_ns for d in details])
         used = is_plain if is_plain.sum() >= STRETCHES else is_kept
-        kept, numbers = self.durations[which][used], numbers[used] - skipped
-        weights = _weights(numbers, total - skipped, cuts - skipped, rows[used])
-        stretch = numbers * min(STRETCHES, len(kept)) // (total - skipped)
+        kept, weights = took[used], weights[used]
+        stretch = numbers[used] * min(STRETCHES, len(kept)) // (total - skipped)
         _, stretch = np.unique(stretch, return_inverse=True)  # one without a row is none
         counts = np.bincount(stretch)
         sums = np.bincount(stretch, kept)
@@ -426,17 +420,24 @@ class _Thread:
             reason=reason,
             layers=layers(latency, bill.lines, [inside] if inside else []),
             placed=sum(n for ticks in inside.ticks for *_, n in ticks) if inside else 0,
-            notes=tuple(self._notes(bill.notes, known, details, p50)),
+            notes=tuple(self._notes(bill.notes, known, details, p50, standing)),
         )
 
     def _notes(
-        self, noted: Sequence[Note], known: Kind, details: Sequence[Detail], p50_ns: int
+        self,
+        noted: Sequence[Note],
+        known: Kind,
+        details: Sequence[Detail],
+        p50_ns: int,
+        standing: Standing,
     ) -> Iterator[Note]:
         yield from (note for note in noted if note.code != "sampler-inflation")
         if known.timed < known.calls:
             text = (
                 f"{known.timed:,} of {known.calls:,} calls were timed, in stretches, so that "
-                "this takes little; their number is exact, all else an estimate from those"
+                "this takes little; their number is exact, all else an estimate from those: their "
+                f"time is between {duration(known.wall_ns - standing.below_ns)} and "
+                f"{duration(known.wall_ns + standing.above_ns)}"
             )
             yield Note("calls-timed-in-part", text)
         outer_ns, inner_ns = self.cost
@@ -497,28 +498,92 @@ def _numbers(rows: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, int]:
     return np.arange(len(rows)) + added[: len(rows)], len(rows) + int(added[-1])
 
 
-def _weights(
-    numbers: np.ndarray, total: int, cuts: Iterable[int] = (), rows: np.ndarray | None = None
-) -> np.ndarray:
-    """Return how many calls each stands for, by the numbers of those that are known.
+class Standing(NamedTuple):
+    """How many calls each one with a row stands for, and how far off their time may be.
 
-    Calls between two stretches of known ones are as those of both: half of them as one's, half as
-    the other's. The very first, which may compile, is like no other. Ones, where all are known.
-    From each of ``cuts`` on calls are of another thread, and are like none of the one before.
-    ``rows`` are begins and ends: one call that took longer than all those between two stretches,
-    with what the program did meanwhile, was not like any of them, and stands for no more of them
-    than have room there.
+    The time of all calls is ``below_ns`` less than the estimate to ``above_ns`` more.
     """
-    if rows is None:
-        rows = np.zeros((len(numbers), 2))
-    found = []
-    for part, own, count in _of_threads(numbers, total, cuts):
-        if len(own) > 1 and own[0] == 0:
-            others = _of_neighbours(own[1:] - 1, count - 1, rows[part][1:])
-            found.append(np.append(1.0, others))
-        else:
-            found.append(_of_neighbours(own, count, rows[part]))
-    return np.concatenate(found)
+
+    weights: np.ndarray
+    below_ns: float
+    above_ns: float
+
+
+def _standing(
+    rows: np.ndarray,
+    took: np.ndarray,
+    numbers: np.ndarray,
+    total: int,
+    cuts: Iterable[int] = (),
+) -> Standing:
+    """Return what calls with a row stand for.
+
+    Args:
+        rows: begin and end of each.
+        took: what of that is its own time.
+        numbers: which of all calls they are.
+        total: how many calls there are.
+        cuts: from each of these on calls are of another thread, and like none of the one before.
+    """
+    threads = _of_threads(numbers, total, cuts)
+    found = [_of_thread(rows[part], took[part], own, count) for part, own, count in threads]
+    return Standing(
+        np.concatenate([np.empty(0), *(one.weights for one in found)]),
+        sum(one.below_ns for one in found),
+        sum(one.above_ns for one in found),
+    )
+
+
+def _of_thread(rows: np.ndarray, took: np.ndarray, numbers: np.ndarray, total: int) -> Standing:
+    """Return what calls of one thread stand for.
+
+    Calls without a row are like those of the stretch after them: how many they are was drawn before
+    it, while after a stretch with a slow call there are few or none. How long they lasted, with the
+    pauses between them, is known: stretches count more or less by how long they are themselves,
+    until they stand for that time (calibration: Särndal, Swensson and Wretman, 1992, section 6.4).
+    So it is the calls' where calls vary more than pauses. What lasted longer than the longest
+    stretch may be a slow call, or something else that the program did: only ``above_ns`` has it.
+    """
+    begins, ends = rows[:, 0], rows[:, 1]
+    gaps = np.diff(numbers, prepend=-1, append=total) - 1
+    weights = np.ones(len(rows))
+    # Those after the last row are like those before it, but for the very first, which may compile.
+    last = slice(max(len(took) - STRETCH, int(len(took) > 1)), None)
+    weights[last] += gaps[-1] / len(took[last])
+    first = np.flatnonzero(gaps[:-1])
+    until = np.minimum(np.append(first[1:], len(rows)), first + STRETCH)
+    gap, size = gaps[first].astype(float), until - first
+    up_to = np.zeros((2, len(rows) + 1))
+    up_to[:, 1:] = np.cumsum((took, ends - begins), axis=1)
+    own, whole = up_to[:, until] - up_to[:, first]
+    pause = (ends[until - 1] - begins[first] - whole) / np.maximum(size - 1, 1)
+    call, lasted = own / size, whole / size + pause
+    # There is one pause more than calls. Of what was before the first row nothing is known.
+    room = np.where(first, begins[first] - ends[first - 1] - pause, gap * lasted)
+    variance = 0.0
+    if len(first):
+        off, rest = (one - np.average(one, weights=gap) for one in (lasted, call))
+        variance += gaps[-1] * (gaps[-1] + STRETCH) * np.average(rest**2, weights=gap)
+        if np.ptp(lasted) > 1:
+            spread = (gap * off**2).sum()
+            rest -= (gap * off * call).sum() / spread * off
+            more = np.minimum(room, gap * lasted.max()) - gap * lasted
+            gap *= 1 + np.clip(more.sum() / spread, -1 / off.max(), -1 / off.min()) * off
+        variance += (gap * (gap + size) * rest**2).sum()
+    stand = np.zeros(len(rows) + 1)
+    np.add.at(stand, first, gap / size)
+    np.add.at(stand, until, -gap / size)
+    weights += np.cumsum(stand)[:-1]
+    theirs_ns, free_ns = float((weights - 1) @ took), float((room - gap * lasted).sum())
+    degrees = len(first) - 2
+    if degrees < 1:  # all of the time between rows is theirs at most
+        most_ns = float(room.sum() - gap @ call)
+        after = mean_interval(took[last].tolist(), METHOD)
+        most_ns += float(gaps[-1] * (after.high - after.value)) if after else 0.0
+        return Standing(weights, theirs_ns, most_ns)
+    half_ns = t_quantile(CONFIDENCE, degrees) * math.sqrt(variance * len(first) / degrees)
+    below_ns = min(half_ns + max(-free_ns, 0.0), theirs_ns)  # those with rows took theirs
+    return Standing(weights, below_ns, half_ns + max(free_ns, 0.0))
 
 
 def _of_threads(
@@ -531,69 +596,6 @@ def _of_threads(
         if until > at:  # else those of the next thread stand for them too
             yield slice(at, until), numbers[at:until] - since, cut - since
             since, at = cut, until
-
-
-def _together_ns(took: np.ndarray, rows: np.ndarray, numbers: np.ndarray, total: int) -> float:
-    """Return the time of a thread's calls, of which some have rows.
-
-    Between two stretches of rows calls have the same share of the time as in these: with a slow one
-    among them it was longer, while the mean of a few calls with rows says nothing of it, or, where
-    the slow one is theirs, far too much. Beyond ``LONGEST`` the program did something else.
-    """
-    whole_ns = float(took.sum())
-    if len(numbers) > 1 and numbers[0] == 0:  # the very first, as in ``_weights``
-        took, rows, numbers, total = took[1:], rows[1:], numbers[1:] - 1, total - 1
-    gaps, first, until = _stretches(numbers, total)
-    begins, ends = rows[:, 0], rows[:, 1]
-    size, sums = until - first, np.add.reduceat(took, first)
-    inside = np.add.reduceat(ends - begins, first)
-    pauses = ends[until - 1] - begins[first] - inside
-    calls, of_calls = size[:-1] + size[1:], sums[:-1] + sums[1:]
-    # There is a pause less than calls in a stretch.
-    lasted = inside[:-1] + inside[1:]
-    lasted = lasted + (pauses[:-1] + pauses[1:]) * calls / np.maximum(calls - 2, 1)
-    between = begins[first[1:]] - ends[until[:-1] - 1]
-    most = LONGEST * gaps[until[:-1]] * of_calls / calls
-    found = np.minimum(between * of_calls / np.maximum(lasted, 1), most).sum()
-    alone = gaps[0] * sums[0] / size[0] + gaps[-1] * sums[-1] / size[-1]
-    return whole_ns + float(found + alone)
-
-
-def _stretches(numbers: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the calls without a row before each known one and at the end, and stretches of these.
-
-    Of stretches there is where they begin and where they end. A long one is three: its first and
-    its last calls are like those without a row beside them, what is further away may be of another
-    time, as of a beginning that was slow.
-    """
-    gaps = np.diff(numbers, prepend=-1, append=total) - 1
-    first = np.flatnonzero(np.append(True, gaps[1:-1] > 0))
-    until = np.append(first[1:], len(numbers))
-    near = np.minimum((until - first) // 2, STRETCH)
-    is_long = until - first > STRETCH
-    first = np.unique(np.concatenate((first, (first + near)[is_long], (until - near)[is_long])))
-    return gaps, first, np.append(first[1:], len(numbers))
-
-
-def _of_neighbours(numbers: np.ndarray, total: int, rows: np.ndarray) -> np.ndarray:
-    gaps, first, until = _stretches(numbers, total)
-    before, after = gaps[first] / 2, gaps[until] / 2
-    before[0] *= 2
-    after[-1] *= 2
-    begins, ends = rows[:, 0], rows[:, 1]
-    took = np.maximum(ends - begins, 1)
-    room = np.concatenate(([np.inf], begins[1:] - ends[:-1], [np.inf]))
-    size = until - first
-    stretch = np.repeat(np.arange(len(first)), size)
-    weights = np.ones(len(numbers))
-    for count, length in ((before, room[first]), (after, room[until])):
-        share, most = (count / size)[stretch], length[stretch] / took
-        fits = share <= most
-        left = count - np.bincount(stretch, np.where(fits, 0, most), len(first))
-        fitting = np.bincount(stretch, fits, len(first))
-        equally = np.where(fits, (left / np.maximum(fitting, 1))[stretch], most)
-        weights += np.where(fitting[stretch] > 0, equally, share)
-    return weights
 
 
 def _resampled(weights: np.ndarray) -> np.ndarray:
