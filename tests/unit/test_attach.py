@@ -504,6 +504,21 @@ def test_threads_that_have_ended_are_bounded(machine, monkeypatch):
     assert before.processes[0].cpu_ns > counted * before.period_ns  # seven more are in this
 
 
+def test_a_later_thread_with_the_number_of_one_that_ended_is_another(machine):
+    comm = machine.root / f"proc/{PID}/task/2/comm"
+    with Observation(PID, root=machine.root) as observation:
+        comm.unlink()
+        comm.parent.rmdir()
+        observation._first.sampler.look()
+        observation.update()
+        machine.write(task__2__comm="another\n")
+        observation._first.sampler.look()
+        found = observation.finish()
+    named = {(one.name, one.ended): one.samples for one in found.sections if one.tid == 2}
+    assert named.keys() == {("two", True), ("another", False)}
+    assert all(named.values())
+
+
 def test_the_page_and_the_stacks_have_every_thread_and_place(machine):
     found = observed(machine)
     blocks = program_blocks(found)

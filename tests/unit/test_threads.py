@@ -174,6 +174,19 @@ def test_threads_that_begin_and_end_each_have_their_samples(machine):
     assert FakeEvents.opened == set()
 
 
+def test_a_later_thread_with_the_number_of_one_that_ended_is_another(machine):
+    machine(1, 2)
+    with started(sampler_of(machine)) as sampler:
+        for those in ((2,), (1, 2)):
+            machine(*those)
+            sampler.look()
+        assert [(one.thread, one.ended) for one in sampler.take()] == [
+            (1, True),
+            (2, False),
+            (1, False),
+        ]
+
+
 def test_clocks_of_threads_are_read_where_samples_are_taken_and_not_at_each_look(
     machine, monkeypatch
 ):

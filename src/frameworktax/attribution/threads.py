@@ -191,6 +191,7 @@ class ThreadSampler:
         """When the process began, by which it is known from a later one with its number."""
         self._is_another = False
         self._samples: dict[int, ThreadSamples] = {}
+        self._ended: list[ThreadSamples] = []
         self._clocks: dict[int, tuple[int | None, int | None]] = {}
         """Of threads that are sampled: CPU time by the scheduler, and by their event."""
         self._process_cpu_ns: int | None = 0
@@ -232,7 +233,8 @@ class ThreadSampler:
         """Return what was sampled since the last time, of the threads that were there."""
         with self._events.lock:
             now, cpu_ns = self._stopped or self._read_all()
-            taken = list(self._samples.values())
+            taken = [*self._ended, *self._samples.values()]
+            self._ended.clear()
             before, self._process_cpu_ns = self._process_cpu_ns, cpu_ns
             if cpu_ns is None or before is None or self.unseen_cpu_ns is None:
                 self.unseen_cpu_ns = None
@@ -264,9 +266,10 @@ class ThreadSampler:
             ended = self._clocks.keys() - found
             if ended:
                 self._events.read()  # what came after the first time
-            for thread in ended:
+            for thread in sorted(ended):
                 self._read_clock(thread)
                 self._samples[thread].ended = True
+                self._ended.append(self._samples.pop(thread))  # another may get its number
                 self._close(thread)
             for thread in self.refused.keys() - found:
                 del self.refused[thread]

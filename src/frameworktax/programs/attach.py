@@ -14,7 +14,7 @@ import re
 import resource
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -161,6 +161,7 @@ class _Observed:
         self.places: dict[int, Leaf] = {}
         self.functions: tuple[Function, ...] = ()
         self.threads: dict[int, Seen] = {}
+        self.ended: deque[tuple[int, Seen]] = deque(maxlen=MOST_ENDED)
         self.seen = Seen()
 
     @property
@@ -187,11 +188,10 @@ class _Observed:
             thread.wall_ns += one.wall_ns
             thread.add(leaves, one.cpu_ns, one.lost)
             window.update(leaves)
+            if one.ended:  # another may get its number
+                self.ended.append((one.thread, self.threads.pop(one.thread)))
         lost = sum(one.lost for one in taken)
         self.seen.add(window, sum(one.cpu_ns for one in taken), lost)
-        ended = [number for number, one in self.threads.items() if one.ended]
-        for number in ended[:-MOST_ENDED]:
-            del self.threads[number]
         return window
 
     def _maps_device(self) -> bool:
@@ -212,7 +212,7 @@ class _Observed:
                 lost=one.lost if self._per == "thread" else None,
                 ended=one.ended,
             )
-            for thread, one in self.threads.items()
+            for thread, one in (*self.ended, *self.threads.items())
         ]
 
     def process(self, missing: str | None) -> Process:
