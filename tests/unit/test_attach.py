@@ -183,6 +183,16 @@ def test_what_the_kernel_refuses_is_one_line_with_a_remedy(
     assert list((machine.root / "run").iterdir()) == []
 
 
+def test_a_process_that_protects_itself_is_one_line_with_a_remedy(machine, monkeypatch):
+    def refuse(**_):  # as /proc/PID/maps does, which belongs to root then
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(attach, "Resolver", refuse)
+    with pytest.raises(NothingMeasuredError, match="sudo") as refused:
+        Observation(PID, root=machine.root).__enter__()
+    assert "\n" not in str(refused.value)
+
+
 def test_an_errno_of_the_system_call_is_the_reason(monkeypatch):
     libc = SimpleNamespace(syscall=lambda *arguments: -1)
     monkeypatch.setattr(perf_event.ctypes, "CDLL", lambda *a, **k: libc)

@@ -341,9 +341,7 @@ class Observation:
             except RefusedError as refused:
                 raise NothingMeasuredError(str(refused.strerror)) from refused
             except OSError as error:
-                raise NothingMeasuredError(
-                    f"process {self.target.pid} cannot be read: {error.strerror}"
-                ) from error
+                raise NothingMeasuredError(target.unreadable(self.target.pid, error)) from error
             until.callback(self._stop)
             self._find_children()
             self._spent_ns = self._spent()

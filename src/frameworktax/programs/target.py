@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pwd
@@ -72,7 +73,7 @@ def find(pid: int, root: Path = Path("/")) -> Target:
     except (FileNotFoundError, ProcessLookupError):
         raise UsageError(f"there is no process {pid}; find it with: pgrep -af NAME") from None
     except OSError as error:
-        raise UsageError(f"process {pid} cannot be read: {error.strerror}") from error
+        raise UsageError(unreadable(pid, error)) from error
     leader = int(status.get("Tgid", pid))
     if leader != pid:
         raise UsageError(f"{pid} is a thread of process {leader}; attach to {leader}")
@@ -97,6 +98,16 @@ def find(pid: int, root: Path = Path("/")) -> Target:
         int(fields[_PARENT]),
         int(fields[_START]),
         words if command else (status["Name"].strip(),),
+    )
+
+
+def unreadable(pid: int, error: OSError) -> str:
+    """Return why a process cannot be read, and what helps."""
+    if error.errno not in (errno.EACCES, errno.EPERM):
+        return f"process {pid} cannot be read: {error.strerror}"
+    return (
+        f"process {pid} may not be read: it has more privileges than this user, or protects "
+        "itself; attach with sudo, in a container started with --cap-add SYS_PTRACE"
     )
 
 
