@@ -1070,6 +1070,19 @@ def test_what_is_executed(tmp_path, monkeypatch, recwarn):
     assert launch.command("pytest", ["-q"], module=False)[1:] == ["-q"]
 
 
+def test_a_program_is_run_by_the_python_that_it_names_and_a_script_by_this_one(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tool", "tool.py"):
+        Path(name).write_text("#!/other/bin/python3\n")
+    assert launch.command("tool", [], module=False) == [sys.executable, "tool"]
+    for name in ("tool", "tool.py"):
+        Path(name).chmod(0o700)
+    assert launch.command("tool", ["-v"], module=False) == [str(tmp_path / "tool"), "-v"]
+    assert launch.command("tool.py", [], module=False) == [sys.executable, "tool.py"]
+
+
 def test_an_interpreter_is_executed_by_its_path_and_beside_a_folder_of_its_name(
     tmp_path, monkeypatch
 ):

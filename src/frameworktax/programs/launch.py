@@ -56,6 +56,8 @@ class Ended:
 def command(program: str, arguments: Sequence[str], *, module: bool) -> list[str]:
     """Return what is executed for ``run``'s arguments.
 
+    A script is run by this Python, a program that names its own (``other/bin/pytest``) by that one.
+
     Args:
         program: a script, a program by its path or on ``PATH``; with ``module`` a module's name.
         arguments: of the program.
@@ -74,6 +76,8 @@ def command(program: str, arguments: Sequence[str], *, module: bool) -> list[str
             is_python = _is_python(path)
         except OSError as error:
             raise UsageError(f"cannot read '{program}': {error.strerror}; name another") from error
+        if path.suffix != ".py" and os.access(path, os.X_OK) and _interpreter(path):
+            return [str(path.absolute()), *arguments]  # as one on the path, by its own Python
         if is_python:
             return [sys.executable, program, *arguments]
     # A folder may have the name of a program: it is looked for as a shell does.
