@@ -61,7 +61,7 @@ def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatc
     event = object.__new__(PerfEventSampler)
     with counter.open("rb") as file:
         event._fd, event._ring, event._page, event._size = file.fileno(), ring, 4096, 4096
-        event._counted_lost, event.cpu_ns, event._has_tops = 0, 0, False
+        event._counted_lost, event._has_tops, event.period_ns = 0, False, 1000
         assert event.drain() == (
             [(0xA, 110, 0), (0xC, 112, 0)], [111], 3, [(5, PREEMPTED), (7, ON)]
         )  # fmt: skip
@@ -81,9 +81,28 @@ def test_the_kernels_own_count_of_lost_samples_is_taken_as_the_difference(tmp_pa
             4096,
             4096,
         )
-        event._counted_lost = event.cpu_ns = 0
+        event._counted_lost, event.period_ns = 0, 1000
         assert [event.drain()[2], event.drain()[2]] == [5, 7]
         assert event.cpu_ns == 9
+
+
+def test_samples_that_were_due_while_the_kernel_throttled_are_lost(tmp_path):
+    counter = tmp_path / "counter"
+    counter.write_bytes(struct.pack("<QQ", 9, 2))
+    event = object.__new__(PerfEventSampler)
+    event._counted_lost, event.period_ns = 0, 1000
+
+    def throttled(kind, time_ns):
+        return struct.pack("<IHHQQQ", kind, 0, 32, time_ns, 0, 0)
+
+    with counter.open("rb") as file:
+        event._fd = file.fileno()
+        first = throttled(5, 10_000) + sample_record(1, 2) + throttled(6, 13_000)
+        assert event.newly_lost(first + throttled(5, 20_000)) == 2 + 3
+        counter.write_bytes(struct.pack("<QQ", 9, 2))
+        file.seek(0)
+        # The thread slept meanwhile: a tick at most.
+        assert event.newly_lost(throttled(6, 10**9)) == perf_event._TICK_NS / 1000
 
 
 def test_a_period_is_varied_from_time_to_time_and_left_at_a_random_moment(monkeypatch):

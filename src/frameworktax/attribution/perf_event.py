@@ -59,8 +59,10 @@ with ``SWITCHES`` each switch of a thread is a record."""
 _FORMAT_LOST = 1 << 4  # Linux 6.0 and later; older ones refuse it
 _CLOEXEC = 8
 _ENABLE, _DISABLE, _SET_PERIOD = 0x2400, 0x2401, 0x40082404
-LOST, SAMPLE, _SWITCH = 2, 9, 14
+_LOST, _THROTTLE, _UNTHROTTLE, SAMPLE, _SWITCH = 2, 5, 6, 9, 14
 """Kinds of records."""
+_TICK_NS = 10_000_000
+"""The longest that a clock of the kernel has, with the next of which a throttled event goes on."""
 ON, OFF, PREEMPTED = 0, 1, 3
 """What a switch did: the thread got a processor, gave it back, or had it taken away."""
 _SWITCH_BIT = 13
@@ -238,6 +240,7 @@ class Ring:
 
     Args:
         fd: of the event, closed with this, and where this fails.
+        period_ns: CPU time between two samples.
         pages: as many as may be locked of these; a power of 2.
         thread: that is sampled.
 
@@ -245,9 +248,9 @@ class Ring:
         RefusedError: no memory may be locked, or the thread has ended.
     """
 
-    def __init__(self, fd: int, pages: int, thread: int = 0) -> None:
-        self._fd, self._page = fd, mmap.PAGESIZE
-        self._counted_lost = self.cpu_ns = 0
+    def __init__(self, fd: int, period_ns: int, pages: int, thread: int = 0) -> None:
+        self._fd, self._page, self.period_ns = fd, mmap.PAGESIZE, period_ns
+        self._counted_lost = self._throttled_ns = self.cpu_ns = 0
         while True:
             try:
                 self._ring = mmap.mmap(fd, self._page * (1 + pages))
@@ -282,15 +285,25 @@ class Ring:
     def newly_lost(self, data: bytes) -> int:
         """Return the ticks lost since the last time, by the kernel's count or else by ``data``.
 
-        The count is exact also for what was lost after the last record.
+        The count is exact also for what was lost after the last record. It has none of those that
+        fall into a time in which the kernel throttled the event; they are what is due in it.
         """
         counter = os.read(self._fd, 16)
         self.cpu_ns = struct.unpack_from("<Q", counter)[0]
-        if len(counter) < 16:
-            lost = (at for kind, _, at, _ in records(data) if kind == LOST)
-            return sum(struct.unpack_from("<Q", data, at + 16)[0] for at in lost)
-        before, self._counted_lost = self._counted_lost, struct.unpack("<QQ", counter)[1]
-        return int(self._counted_lost - before)
+        lost = missing_ns = 0
+        for kind, _, at, _ in records(data):
+            if kind in (_LOST, _THROTTLE, _UNTHROTTLE):
+                time_ns, number = struct.unpack_from("<QQ", data, at + 8)
+                if kind == _LOST:
+                    lost += number
+                elif kind == _THROTTLE:
+                    self._throttled_ns = time_ns
+                else:
+                    missing_ns += min(time_ns - self._throttled_ns, _TICK_NS)
+        if len(counter) == 16:
+            before, self._counted_lost = self._counted_lost, struct.unpack("<QQ", counter)[1]
+            lost = self._counted_lost - before
+        return lost + round(missing_ns / self.period_ns)
 
     def is_half_full(self) -> bool:
         """Return whether half of the ring is waiting to be read."""
@@ -356,7 +369,6 @@ class PerfEventSampler(Ring):
         record = _RECORD_BYTES + (stack_bytes and stack_bytes + _STACK_SIZES)
         if not registers:  # else the ring is emptied between calls
             period_ns = max(period_ns, 2 * stretch_ns * record // (MAX_PAGES * mmap.PAGESIZE))
-        self.period_ns = period_ns
         self._varied_ns = 0
         self._drained: list[Drained] = []
         flags = DISABLED | (ID_ALL | SWITCHES if switch_pages else 0)
@@ -383,7 +395,7 @@ class PerfEventSampler(Ring):
         most = _MAX_PAGES_OF_STACKS if registers else MAX_PAGES
         # The kernel takes powers of 2, and locks no more than ``most`` of them.
         pages = min(most, 1 << (need - 1).bit_length())
-        super().__init__(fd, pages, thread)
+        super().__init__(fd, period_ns, pages, thread)
 
     def pause(self) -> None:
         """Take no samples from here."""

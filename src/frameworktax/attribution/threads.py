@@ -121,7 +121,7 @@ class Events:
             )
             samples_due = SLACK * INTERVAL_S * 1e9 / self.period_ns
             pages = 1 << int(samples_due * _SAMPLE_BYTES / mmap.PAGESIZE).bit_length()
-            self._rings[thread] = perf.Ring(fd, pages, thread)
+            self._rings[thread] = perf.Ring(fd, self.period_ns, pages, thread)
         else:
             self.read()  # what came before it was asked for
         self.threads[samples.thread] = samples
@@ -388,8 +388,6 @@ class TreeSamples:
             self.tid.append(tid)
             self.address.append(0 if misc & perf.MODE_MASK == perf.MODE_KERNEL else address)
             self.time_ns.append(time_ns)
-        elif kind == perf.LOST:
-            self.lost += struct.unpack_from("<QQ", body)[1]
         elif kind == _MAPPED:
             pid, _, start, length, offset = struct.unpack_from("<IIQQQ", body)
             path = body[64:-16].rstrip(b"\0").decode("utf-8", "replace")
@@ -457,7 +455,9 @@ class TreeSampler:
     def drain(self) -> None:
         """Read what the rings hold, so that they have room again."""
         for ring in self._rings:
-            self.samples.take(ring.take())
+            data = ring.take()
+            self.samples.take(data)
+            self.samples.lost += ring.newly_lost(data)
 
     def close(self) -> None:
         """Take no more samples."""
@@ -479,7 +479,7 @@ def _rings(thread: int, period_ns: int, flags: int) -> list[perf.Ring]:
                 if refused.errno in (errno.ENODEV, errno.ENXIO):
                     continue
                 raise
-            found.append(perf.Ring(fd, PAGES, thread))
+            found.append(perf.Ring(fd, period_ns, PAGES, thread))
     except RefusedError:
         for ring in found:
             ring.close()

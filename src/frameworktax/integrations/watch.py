@@ -534,7 +534,7 @@ class Watch:
                     continue
                 drained = within(seen, wall_ns)
                 if seen.lost:
-                    self._fault("ring", "the ring was full: this call is left out", seen.lost)
+                    self._fault("ring", "samples were lost: this call is left out", seen.lost)
                 else:
                     sampled[self._labels_of(call, batch)].append((wall_ns, seen, drained))
         for labels, calls in sampled.items():

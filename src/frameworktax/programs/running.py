@@ -76,9 +76,9 @@ def run_program(
     wall_ns = ended.end_ns - ended.begin_ns
     name = f"-m {program}" if module else Path(program).name
     headline = _headline(name, wall_ns, sections, top)
-    lost = ended.samples.lost if ended.samples else 0
-    if lost:
-        said.append(Note("samples-lost", f"{lost} samples were lost"))
+    if ended.samples and (lost := ended.samples.lost):
+        due = lost + len(ended.samples.pid)
+        said.append(Note("samples-lost", f"{lost:,} of {due:,} samples were lost"))
     return Program(
         verb="run",
         command=tuple(command),
