@@ -15,7 +15,7 @@ import resource
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -152,9 +152,9 @@ class _Observed:
         self, found: Target, period_ns: int, root: Path, processors: Events | None
     ) -> None:
         self._folder = folder = root / "proc" / str(found.pid)
-        self.target, self._period_ns = found, period_ns
+        self.target, self.period_ns = found, period_ns
         self.sampler = ThreadSampler(found.pid, processors or Events(period_ns), root)
-        self._per = "thread" if processors is None else "processor"
+        self.per = "thread" if processors is None else "processor"
         perf_map = PerfMap(folder / f"root/tmp/perf-{found.inner_pid}.map")
         self.resolver = Resolver(process=folder, perf_map=perf_map, judged=is_judged)
         self.has_device = self._maps_device()
@@ -180,7 +180,7 @@ class _Observed:
             leaves = Counter(map(self.places.__getitem__, one.user))
             system = one.system
             if not self.sampler.sees_kernel:
-                system = round(one.cpu_ns / self._period_ns) - len(one.user) - one.lost
+                system = round(one.cpu_ns / self.period_ns) - len(one.user) - one.lost
             if system:
                 leaves[Leaf(KERNEL, "")] = system
             thread = self.threads.setdefault(one.thread, Seen())
@@ -209,7 +209,7 @@ class _Observed:
                 tax_share=self._tax_of(one),
                 bill_ns=one.bill_ns(),
                 samples=one.leaves.total(),
-                lost=one.lost if self._per == "thread" else None,
+                lost=one.lost if self.per == "thread" else None,
                 ended=one.ended,
             )
             for thread, one in (*self.ended, *self.threads.items())
@@ -230,62 +230,52 @@ class _Observed:
             symbols_ns=self.seen.symbols_ns(),
             functions=self.functions,
             ended=self.sampler.is_ended,
-            notes=self._notes(missing if self.is_python and not self.functions else None),
+            notes=tuple(self._notes(missing)),
         )
 
     def _tax_of(self, seen: Seen) -> Estimate | None:
         """Return a share of tax; none beside a GPU, where the kernels are in no sample."""
-        return None if self.has_device else seen.tax_share(self._per)
+        return None if self.has_device else seen.tax_share(self.per)
 
-    def _notes(self, missing: str | None) -> tuple[Note, ...]:
+    def _notes(self, missing: str | None) -> Iterator[Note]:
         seen, samples = self.seen, self.seen.leaves.total()
         due = samples + seen.lost
         unseen = self.sampler.unseen_cpu_ns or 0
-        cpu_ns = seen.cpu_ns + unseen
-        made = sum(n for leaf, n in seen.leaves.items() if leaf.library == JIT)
-        notes = [
-            (
-                self.has_device,
-                "host-side-only",
+        if self.has_device:
+            text = (
                 "the process uses a GPU: what is shown is its host side alone; kernels on the "
                 "device are in no number, and the tax is not known. frameworktax explain shows "
-                "them from a profiler's trace",
-            ),
-            (
-                not self.is_python,
-                "not-python",
-                "this is not a Python program: native code by library and symbol only",
-            ),
-            (missing, "no-python-functions", f"no functions of Python: {missing}"),
-            (
-                not self.sampler.sees_kernel,
-                "system-from-missing-ticks",
+                "them from a profiler's trace"
+            )
+            yield Note("host-side-only", text)
+        if not self.is_python:
+            text = "this is not a Python program: native code by library and symbol only"
+            yield Note("not-python", text)
+        elif missing and not self.functions:
+            yield Note("no-python-functions", f"no functions of Python: {missing}")
+        if not self.sampler.sees_kernel:
+            text = (
                 "kernel-mode samples are not allowed here; time in the operating system is CPU "
-                "time minus the ticks seen in user mode",
-            ),
-            *(
-                (True, "threads-not-sampled", f"{count} threads were not sampled: {reason}")
-                for reason, count in Counter([*self.sampler.refused.values()]).items()
-            ),
-            (
-                unseen > UNSEEN * cpu_ns,
-                "unseen-threads",
-                f"{unseen / (cpu_ns or 1):.0%} of the processor time was in no sampled thread: "
-                f"threads that live for less than {INTERVAL_S:g} to {SLACK * INTERVAL_S:g} s",
-            ),
-            (
-                seen.lost > LOST * due,
-                "samples-lost",
-                f"{seen.lost} of {due} samples were lost",
-            ),
-            (
-                not self.is_python and made > UNSEEN * samples,
-                "code-made-while-running",
-                f"{made / (samples or 1):.0%} of samples are in code made while running, taken as "
-                "kernels",
-            ),
-        ]
-        return tuple(Note(code, text) for is_so, code, text in notes if is_so)
+                "time minus the ticks seen in user mode"
+            )
+            yield Note("system-from-missing-ticks", text)
+        for reason, count in Counter(self.sampler.refused.values()).items():
+            yield Note("threads-not-sampled", f"{count} threads were not sampled: {reason}")
+        if unseen > UNSEEN * (seen.cpu_ns + unseen):
+            text = (
+                f"{unseen / (seen.cpu_ns + unseen):.0%} of the processor time was in no sampled "
+                f"thread: threads that live for less than {INTERVAL_S:g} to "
+                f"{SLACK * INTERVAL_S:g} s"
+            )
+            yield Note("unseen-threads", text)
+        if seen.lost > LOST * due:
+            yield Note("samples-lost", f"{seen.lost} of {due} samples were lost")
+        made = sum(n for leaf, n in seen.leaves.items() if leaf.library == JIT)
+        if not self.is_python and made > UNSEEN * samples:
+            text = (
+                f"{made / samples:.0%} of samples are in code made while running, taken as kernels"
+            )
+            yield Note("code-made-while-running", text)
 
 
 class Observation:
@@ -313,7 +303,7 @@ class Observation:
         self.target = target.find(pid, root)
         self._asks_processors = processors
         self._processors: Events | None = None
-        self._root, self._period_ns = root, period_ns
+        self._root, self.period_ns = root, period_ns
         self._processes: dict[tuple[int, int], _Observed] = {}
         self._stopping = threading.Event()
         self._reader = threading.Thread(target=self._read, name="frameworktax-reader", daemon=True)
@@ -334,7 +324,7 @@ class Observation:
             if self._asks_processors:
                 # What follows needs no privileges, and says why where it is refused as well.
                 with contextlib.suppress(RefusedError):
-                    self._processors = Events(self._period_ns, processors=True)
+                    self._processors = Events(self.period_ns, processors=True)
                     until.callback(self._processors.close_all)
             try:
                 self._add(self.target)
@@ -353,10 +343,6 @@ class Observation:
 
     def __exit__(self, *exception: object) -> None:
         self._exit.close()
-
-    @property
-    def _per(self) -> str:
-        return "thread" if self._processors is None else "processor"
 
     @property
     def _first(self) -> _Observed:
@@ -378,7 +364,7 @@ class Observation:
                 self._missing = str(error.strerror or error)
 
     def _add(self, found: Target) -> None:
-        made = _Observed(found, self._period_ns, self._root, self._processors)
+        made = _Observed(found, self.period_ns, self._root, self._processors)
         made.sampler.start()
         self._processes[found.pid, found.start] = made  # others look at a list of them
 
@@ -447,11 +433,13 @@ class Observation:
 
     def update(self) -> Program:
         """Place what was sampled since the last time, and return what is known by now."""
-        every = self.place()
+        return self._known(self.place())
+
+    def _known(self, every: Sequence[_Observed]) -> Program:
         cpu_ns, took_ns = sum(one.seen.cpu_ns for one in every), self._took_ns
         sections = [section for one in every for section in one.sections()]
         has_device = any(one.has_device for one in every)
-        share = None if has_device else self._seen.tax_share(self._per)
+        share = None if has_device else self._seen.tax_share(self._first.per)
         events, said = self._processors, []
         if events is not None and events.lost > LOST * events.due:
             text = (
@@ -475,7 +463,7 @@ class Observation:
             headline=_headline(self.target, share, cpu_ns, took_ns, has_device=has_device),
             wall_ns=took_ns,
             cpu_ns=cpu_ns,
-            period_ns=self._period_ns,
+            period_ns=self.period_ns,
             observer_cpu_ns=_own_cpu_ns() - self._cpu_ns,
             tax_share=share,
             processes=tuple(one.process(self._missing) for one in every),
@@ -486,8 +474,7 @@ class Observation:
     def finish(self) -> Program:
         """Observe no longer; return all that is known."""
         self._stop()
-        found = self.update()  # at once: it runs on while py-spy ends
-        every = self._processes.values()
+        every = self.place()  # at once: it runs on while py-spy ends
         if self._recording is not None:
             read, self._missing = self._recording.stop()
             for one in every:
@@ -497,12 +484,7 @@ class Observation:
                 ]
                 functions.sort(key=lambda function: (-function.own, -function.total))
                 one.functions = tuple(functions[:FUNCTIONS])
-        return replace(
-            found,
-            observer_cpu_ns=_own_cpu_ns() - self._cpu_ns,
-            processes=tuple(one.process(self._missing) for one in every),
-            environment=this_environment(),
-        )
+        return replace(self._known(every), environment=this_environment())
 
 
 def _headline(
