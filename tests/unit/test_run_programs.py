@@ -303,6 +303,10 @@ def test_a_row_takes_few_instructions_more_than_a_call_that_is_counted(watched):
     assert counted < row < 2.5 * counted
 
 
+def counted_of(thread, root):
+    return thread.counted[thread.counted[:, 2] == root]
+
+
 def test_every_thread_has_its_number_of_calls_whatever_has_a_row(watched):
     torch, clock, read = watched
     net, other = timed(torch, clock, 0.001), timed(torch, clock, 0.001)
@@ -327,7 +331,7 @@ def test_every_thread_has_its_number_of_calls_whatever_has_a_row(watched):
     found = []
     for one in read().threads.values():
         for root in (1, 2):
-            of = one.counted_of(root)
+            of = counted_of(one, root)
             rows = one.rows[one.rows[:, 2] == root]
             numbers, total = observed._numbers(rows, of)
             assert total == len(rows) + of[:, 3].sum() and list(numbers) == sorted(set(numbers))
@@ -409,7 +413,7 @@ def test_modules_whose_calls_are_counted_are_inner_ones_inside_of_other_calls(wa
 
     def calls_of(root):
         rows = thread.rows[thread.rows[:, 2] == root]
-        return observed._numbers(rows, thread.counted_of(root))[1]
+        return observed._numbers(rows, counted_of(thread, root))[1]
 
     made = [calls_of(root) for root, about in found.roots.items() if about["kind"] == "module"]
     assert made == [own, 429, 2571, 30, 3]
@@ -463,7 +467,7 @@ def test_backward_and_steps_that_are_counted_are_all_there(watched):
     def calls_of(thread, kind, index=0):
         roots = [root for root, about in found.roots.items() if about["kind"] == kind]
         rows = thread.rows[thread.rows[:, 2] == roots[index]]
-        return observed._numbers(rows, thread.counted_of(roots[index]))[1]
+        return observed._numbers(rows, counted_of(thread, roots[index]))[1]
 
     for steps, thread in zip((1100, 200), found.threads.values(), strict=True):
         assert calls_of(thread, "backward") == 2 * steps + steps // 10
@@ -512,7 +516,7 @@ def test_steps_without_a_closure_and_what_their_hooks_call_are_all_there(watched
     for root, about in found.roots.items():
         rows = thread.rows[thread.rows[:, 2] == root]
         kind = about["kind"], about["class"]
-        made.setdefault(kind, []).append(observed._numbers(rows, thread.counted_of(root))[1])
+        made.setdefault(kind, []).append(observed._numbers(rows, counted_of(thread, root))[1])
     assert made == {
         ("module", "Takes"): [1000, 4200],
         ("step", "Sgd"): [1100],

@@ -249,6 +249,7 @@ class _Thread:
         rows: of its calls, in the order of their begins.
         durations: of those, without calls of their own inside.
         sampled: which of the rows each sample is in, −1 for none.
+        skipped_ns: time of the first calls of kinds, which are left out.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class _Thread:
         samples: Samples | None,
         cost: tuple[float, float],
     ) -> None:
-        self.cost = cost
+        self.cost, self.skipped_ns = cost, 0
         self.process, self.tid, self.ended = process, tid, ended
         self.notes = process.threads.get(tid, ThreadNotes())
         none = np.empty(0, np.int64)
@@ -290,7 +291,7 @@ class _Thread:
         if len(counted):
             beside &= owners(*merge(*counted.T), at_ns) < 0
             known_ns = wall_ns - union_ns(*np.concatenate((self.rows[:, :2], counted)).T)
-        skipped_ns = sum(self._skipped_ns(root, skip_first) for root in names)
+        skipped_ns = self.skipped_ns
         left_ns = wall_ns - skipped_ns - sum(kind.wall_ns for kind in every)
         skipped = (
             Part(name="calls left out", time_ns=skipped_ns, share=skipped_ns / (wall_ns or 1)),
@@ -314,35 +315,21 @@ class _Thread:
 
     # --- a kind of calls ---
 
-    def _calls(self, root: int) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
-        """Return which rows are a kind's, their numbers of so many calls, and where threads end."""
-        which = np.flatnonzero(self.rows[:, 2] == root)
-        rows = self.rows[which]
-        numbers, total = _numbers(rows, self.notes.counted_of(root))
-        thread = np.searchsorted(self.notes.begins, rows[:, 0], "right")
-        return which, numbers, total, numbers[1:][np.diff(thread) > 0]
-
-    def _skipped_ns(self, root: int, skip_first: int) -> int:
-        """Return the time of the first calls of a kind."""
-        which, numbers, total, cuts = self._calls(root)
-        first = numbers < skip_first
-        rows, took = self.rows[which[first]], self.durations[which[first]]
-        standing = _standing(rows, took, numbers[first], min(skip_first, total), cuts)
-        return round(float(standing.weights @ took))
-
     def _kind(self, root: int, name: str, others: Sequence[Samples], skip_first: int) -> Kind:
         about = self.process.roots[root]
-        which, numbers, total, cuts = self._calls(root)
-        rows = self.rows[which]
+        which = np.flatnonzero(self.rows[:, 2] == root)
+        rows, took = self.rows[which], self.durations[which]
+        numbers, total = _numbers(rows, self.notes.counted[self.notes.counted[:, 2] == root])
         skipped = min(skip_first, total)  # where there are fewer calls, all of them
-        is_kept = numbers >= skip_first
-        numbers = numbers - skipped
-        took = self.durations[which]
-        standing = _standing(
-            rows[is_kept], took[is_kept], numbers[is_kept], total - skipped, cuts - skipped
-        )
-        weights = np.zeros(len(rows))
-        weights[is_kept] = standing.weights
+        is_kept = numbers >= skipped
+        is_next = np.diff(np.searchsorted(self.notes.begins, rows[:, 0], "right")) > 0
+        cuts = np.union1d(numbers[1:][is_next], skipped)
+        standing = _standing(rows, took, numbers, total, cuts)
+        weights, numbers = standing.weights, numbers - skipped
+        wall_ns = float(weights[is_kept] @ took[is_kept])
+        least_ns = max(wall_ns - standing.below_ns, float(took[is_kept].sum()))
+        between_ns = least_ns, wall_ns + standing.above_ns
+        self.skipped_ns += round(float(weights[~is_kept] @ took[~is_kept]))
         known = Kind(
             kind=about["kind"],
             name=name,
@@ -353,7 +340,7 @@ class _Thread:
             calls=total,
             timed=len(rows),
             skipped=skipped,
-            wall_ns=round(float(standing.weights @ took[is_kept])),
+            wall_ns=round(wall_ns),
             inputs=tuple(
                 (self.process.values.get((of, text)) or json.loads(text), count)
                 for (of, text), count in self.process.inputs.most_common()
@@ -420,7 +407,7 @@ class _Thread:
             reason=reason,
             layers=layers(latency, bill.lines, [inside] if inside else []),
             placed=sum(n for ticks in inside.ticks for *_, n in ticks) if inside else 0,
-            notes=tuple(self._notes(bill.notes, known, details, p50, standing)),
+            notes=tuple(self._notes(bill.notes, known, details, p50, between_ns)),
         )
 
     def _notes(
@@ -429,15 +416,14 @@ class _Thread:
         known: Kind,
         details: Sequence[Detail],
         p50_ns: int,
-        standing: Standing,
+        between_ns: tuple[float, float],
     ) -> Iterator[Note]:
         yield from (note for note in noted if note.code != "sampler-inflation")
         if known.timed < known.calls:
             text = (
                 f"{known.timed:,} of {known.calls:,} calls were timed, in stretches, so that "
                 "this takes little; their number is exact, all else an estimate from those: their "
-                f"time is between {duration(known.wall_ns - standing.below_ns)} and "
-                f"{duration(known.wall_ns + standing.above_ns)}"
+                f"time is between {' and '.join(map(duration, between_ns))}"
             )
             yield Note("calls-timed-in-part", text)
         outer_ns, inner_ns = self.cost
@@ -523,7 +509,8 @@ def _standing(
         took: what of that is its own time.
         numbers: which of all calls they are.
         total: how many calls there are.
-        cuts: from each of these on calls are of another thread, and like none of the one before.
+        cuts: from each of these on calls are like none of those before: of another thread, or
+            the first that is not left out.
     """
     threads = _of_threads(numbers, total, cuts)
     found = [_of_thread(rows[part], took[part], own, count) for part, own, count in threads]
@@ -784,11 +771,6 @@ class ThreadNotes:
         """Return when its first call begins and its last one ends."""
         ends = np.concatenate((self.rows[:, 1], self.counted[:, 1]))
         return int(self.rows[:, 0].min()), int(ends.max())
-
-    def counted_of(self, root: int) -> np.ndarray:
-        """Return the spans of calls without a row of one kind."""
-        found: np.ndarray = self.counted[self.counted[:, 2] == root]
-        return found
 
 
 @dataclass
