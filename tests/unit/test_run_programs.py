@@ -812,6 +812,9 @@ def test_stretches_stand_for_the_time_that_passed():
     found = standing(numbers, 26, (), [0, 1, 1002, 1003, 2004, 2007], took)
     assert found.weights @ took == pytest.approx(10 + 60)
     assert (found.below_ns, found.above_ns) == pytest.approx((60, 2000 - 60))
+    # No more than there was, where calls with a row take longer than the others.
+    found = standing(numbers, 26, (), [0, 3, 16, 19, 32, 35], 3)
+    assert found.weights @ np.full(6, 3) == pytest.approx(18 + 2 * 10)
     # One that took longer than all of that time stands for no other.
     took[-1] = 5000
     found = standing(numbers, 26, (), [0, 1, 22, 23, 44, 47], took)

@@ -546,8 +546,9 @@ def _of_thread(rows: np.ndarray, took: np.ndarray, numbers: np.ndarray, total: i
     pause = (ends[until - 1] - begins[first] - whole) / np.maximum(size - 1, 1)
     call, lasted = own / size, whole / size + pause
     # There is one pause more than calls. Of what was before the first row nothing is known.
-    room = np.where(first, begins[first] - ends[first - 1] - pause, gap * lasted)
-    variance = 0.0
+    room = np.maximum(begins[first] - ends[first - 1] - pause, 0.0)
+    room[first == 0] = (gap * lasted)[first == 0]
+    variance, known = 0.0, 1.0
     if len(first):
         off, rest = (one - np.average(one, weights=gap) for one in (lasted, call))
         variance += gaps[-1] * (gaps[-1] + STRETCH) * np.average(rest**2, weights=gap)
@@ -556,12 +557,16 @@ def _of_thread(rows: np.ndarray, took: np.ndarray, numbers: np.ndarray, total: i
             rest -= (gap * off * call).sum() / spread * off
             more = np.minimum(room, gap * lasted.max()) - gap * lasted
             gap *= 1 + np.clip(more.sum() / spread, -1 / off.max(), -1 / off.min()) * off
+        # Calls with a row take longer, and so do pauses: of the former more than is known here.
+        known = min(1.0, round(room.sum() / max(gap @ lasted, 1.0), 9))
+        gap *= known
         variance += (gap * (gap + size) * rest**2).sum()
     stand = np.zeros(len(rows) + 1)
     np.add.at(stand, first, gap / size)
     np.add.at(stand, until, -gap / size)
     weights += np.cumsum(stand)[:-1]
-    theirs_ns, free_ns = float((weights - 1) @ took), float((room - gap * lasted).sum())
+    theirs_ns = float((weights - 1) @ took)
+    free_ns = float(room.sum() - gap @ (call if known < 1 else lasted))
     degrees = len(first) - 2
     if degrees < 1:  # all of the time between rows is theirs at most
         most_ns = float(room.sum() - gap @ call)
@@ -569,8 +574,7 @@ def _of_thread(rows: np.ndarray, took: np.ndarray, numbers: np.ndarray, total: i
         most_ns += float(gaps[-1] * (after.high - after.value)) if after else 0.0
         return Standing(weights, theirs_ns, most_ns)
     half_ns = t_quantile(CONFIDENCE, degrees) * math.sqrt(variance * len(first) / degrees)
-    below_ns = min(half_ns + max(-free_ns, 0.0), theirs_ns)  # those with rows took theirs
-    return Standing(weights, below_ns, half_ns + max(free_ns, 0.0))
+    return Standing(weights, min(half_ns, theirs_ns), half_ns + free_ns)
 
 
 def _of_threads(
