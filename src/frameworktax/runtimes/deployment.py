@@ -30,8 +30,6 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from frameworktax import host
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.host.cache import atomic_path
@@ -462,8 +460,11 @@ def read(folder: Path) -> Manifest:
             versions, or a file is not the one that was written.
     """
     manifest = parse(folder)
-    for refusal in _refusals(folder, manifest):
-        raise DeploymentError(f"{folder}: {refusal}; rebuild it: {manifest.command}")
+    try:
+        for refusal in _refusals(folder, manifest):
+            raise DeploymentError(f"{folder}: {refusal}; rebuild it: {manifest.command}")
+    except WRONG as error:
+        raise _damaged(folder / MANIFEST, error) from error
     return manifest
 
 
@@ -488,18 +489,32 @@ def parse(folder: Path) -> Manifest:
             f"no deployment in {folder} ({error.strerror}: {MANIFEST}); {remedy}"
         ) from error
     try:
-        data = msgspec.json.decode(text)
-        found = data["schema"], data["version"]
+        data = json.loads(text)
+        found = data.pop("schema"), data.pop("version")
         if found != (SCHEMA, VERSION):
             raise DeploymentError(
                 f"{folder}: its format is {found[0]} {found[1]}, this version reads {VERSION}; "
                 f"rebuild it: {data.get('command')}"
             )
-        return msgspec.convert(data, Manifest)
+        data["machine"] = Machine(**data["machine"])
+        data["interface"] = Interface(**data["interface"])
+        data["shapes"] = tuple(Shape(**_frozen(one)) for one in data["shapes"])
+        data["files"] = {name: File(**one) for name, one in data["files"].items()}
+        data["padding"] = Padding(**_frozen(data["padding"])) if data["padding"] else None
+        return Manifest(**data)
     except WRONG as error:
-        raise DeploymentError(
-            f"{path} is damaged ({type(error).__name__}); make the deployment again"
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DeploymentError:
+    return DeploymentError(f"{path} is damaged ({type(error).__name__}); make the deployment again")
+
+
+def _frozen(value: Any) -> Any:
+    """Return JSON's value with tuples for its lists, which it writes for both."""
+    if isinstance(value, dict):
+        return {key: _frozen(one) for key, one in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
