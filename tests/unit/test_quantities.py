@@ -101,7 +101,7 @@ def test_the_tables_hold_what_the_records_say(run):
     assert by_runtime["inductor"][0] == "0 %" and by_runtime["eager"][0] == "84 %"
     assert by_runtime["eager"][1].startswith("61.8 ")
     assert by_runtime["onnxruntime"][1].startswith("warm ")
-    assert texts(set_up)["inductor"] == ["41.0 s", "earlier session", "23 MB", "419 MB"]
+    assert texts(set_up)["inductor"] == ["41 s", "earlier session", "23 MB", "419 MB"]
     assert texts(set_up)["eager"] == ["–", "–", "–", "419 MB"]
     assert not set_up.folded and set_up.hint
 
@@ -115,8 +115,7 @@ def test_the_peak_of_a_runtime_is_that_of_its_largest_point(run):
     )
     (*_, set_up) = tables(replace(whole, measurements=turned))
     assert texts(set_up) == {
-        "eager": ["–", "–", "–", "1.25 GB"],
-        "inductor": ["41.0 s", "earlier session", "23 MB", "–"],
+        "eager": ["–", "–", "–", "1.25 GB"], "inductor": ["41 s", "earlier session", "23 MB", "–"],
     }  # fmt: skip
     none = tuple(replace(m, peak_memory_bytes=None, setup_ns=None) for m in turned)
     assert tables(replace(whole, measurements=none))[2].rows == ()
@@ -129,7 +128,7 @@ def test_every_format_shows_them(run):
     page = html.fragment(whole)
     for text in (out.getvalue(), markdown(run_blocks.run_blocks(whole)), page):
         flat = " ".join(text.split())
-        for part in ("Padding tax", "84 %", "each further", "41.0 s", "23 MB", "earlier session"):
+        for part in ("Padding tax", "84 %", "each further", "41 s", "23 MB", "earlier session"):
             assert part in flat
     assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= 80
 

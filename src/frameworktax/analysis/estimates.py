@@ -140,16 +140,13 @@ def median_interval(values: Sequence[float], method: str) -> Estimate | None:
     )
 
 
-def three(value: float) -> str:
-    """Return a number of 0.1 or more with three significant digits, or all before the point."""
-    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
-
-
 def duration(ns: float) -> str:
-    """Return a time with its unit: ``53 ns``, ``23.4 µs``, ``0.704 ms``, ``43.4 s``."""
-    for unit, size, least in (("s", 1e9, 0.9995), ("ms", 1e6, 0.09995), ("µs", 1e3, 0.9995)):
-        if abs(ns) >= least * size:  # 999.6 ms is 1 s in three digits
-            return f"{three(ns / size)} {unit}"
+    """Return a time in the unit that suits it."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= 0.9995 * size:  # 999.6 µs is 1 ms in three digits
+            return (
+                f"{ns / size:.0f} {unit}" if abs(ns) >= 999.5 * size else f"{ns / size:.3g} {unit}"
+            )
     return f"{ns:.0f} ns"
 
 

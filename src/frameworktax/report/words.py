@@ -11,7 +11,7 @@ from typing import Any
 from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.analysis.estimates import duration as duration
 from frameworktax.analysis.estimates import percent as percent
-from frameworktax.analysis.estimates import power, three
+from frameworktax.analysis.estimates import power
 from frameworktax.errors import counted
 from frameworktax.records import BILL, Estimate, Measurement, Parity, Points
 
@@ -27,16 +27,27 @@ REGIME_MARKS: Mapping[str, str] = WORDS["marks"]
 def milliseconds(ns: float | None) -> str:
     """Return a time in ms with three significant digits, no more than three decimals."""
     if ns is None:
-        return NONE
+        return "–"
     value = ns / 1e6
     if value and abs(value) < 0.001:
         return f"{value:.2g}"
-    return f"{value:.3f}" if abs(value) < 0.1 else three(value)
+    if abs(value) < 0.1:
+        return f"{value:.3f}"
+    return _three(value)
+
+
+def _three(value: float) -> str:
+    """Return a number of 0.1 or more with three significant digits, or all before the point."""
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
 
 
 def time_text(ns: float | None) -> str:
-    """Return a time with its unit; a dash for None."""
-    return NONE if ns is None else duration(ns)
+    """Return a time with its unit: ``53 ns``, ``0.704 ms``, ``43.4 s``; a dash for None."""
+    if ns is None:
+        return "–"
+    if 0 < abs(ns) < 1e3:
+        return f"{ns:.0f} ns"
+    return f"{_three(ns / 1e9)} s" if abs(ns) >= 0.9995e9 else f"{milliseconds(ns)} ms"
 
 
 def size_text(count: int | None) -> str:
