@@ -24,6 +24,7 @@ any deployment.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import random
@@ -47,6 +48,7 @@ from frameworktax.analysis.estimates import paired_ratio
 from frameworktax.errors import FrameworktaxError
 from frameworktax.measure.parity import compare
 from frameworktax.measure.plan import Plan
+from frameworktax.measure.template import Templates
 from frameworktax.optimize.delivery import Prover
 from frameworktax.optimize.run import Asked, Optimized, optimize_model
 from frameworktax.records import DEPLOYED, REFERENCE, Estimate, Measurement, Point
@@ -263,7 +265,10 @@ def beside_olive(found: Optimized, cells: list[Row], folder: Path) -> None:
     cell = next(cell for cell in cells if cell["shape"] == shape_name(workload))
     own = folder / OLIVE
     try:
-        with Prover(Target("cpu"), None, folder, SETUP_S) as prover:
+        with (
+            contextlib.closing(Templates()) as templates,
+            Prover(Target("cpu"), None, folder, SETUP_S, templates) as prover,
+        ):
             prover.export(workload, "onnxruntime", [workload.batch], own)
         artifact = Artifact.read(own)
         command = [str(olive_python()), "-c", OLIVE_CODE, "auto-opt"]

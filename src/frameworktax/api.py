@@ -42,6 +42,8 @@ from frameworktax.stats import UNTIL
 if TYPE_CHECKING:
     import pandas as pd
 
+    from frameworktax.measure.template import Templates
+
 DEFAULT_STORE = Path("frameworktax-results")
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 INTERRUPTED = "interrupted before it was measured"
@@ -255,22 +257,28 @@ def run_plan(
     resume: bool = False,
     reporter: Reporter | None = None,
     command: Sequence[str] = (),
+    templates: Templates | None = None,
 ) -> Results:
-    """Measure a plan into a store; see ``measure``.
+    """Measure a plan into a store; see ``measure``. ``templates`` serve further sessions.
 
     Raises:
         Interrupted: by Ctrl-C; the points that were not reached are left out in the store.
         NothingMeasuredError: no point could be measured; its results say why.
     """
     try:
-        return _run_plan(plan, folder, resume=resume, reporter=reporter, command=command)
+        return _run_plan(plan, folder, resume, reporter, command, templates)
     finally:
         if plan.live is not None:  # a session that begins takes it away
             Path(plan.live).unlink(missing_ok=True)
 
 
 def _run_plan(
-    plan: Plan, folder: Path, *, resume: bool, reporter: Reporter | None, command: Sequence[str]
+    plan: Plan,
+    folder: Path,
+    resume: bool,
+    reporter: Reporter | None,
+    command: Sequence[str],
+    templates: Templates | None,
 ) -> Results:
     earlier: list[Record] = []
     damage: list[Note] = []
@@ -288,7 +296,7 @@ def _run_plan(
             reporter.asked([point for point in plan.points if not why_not(point)], plan.until)
         try:
             with host_lock(command, reporter.say if reporter else None):
-                MeasuringSession(plan, writer, reporter).run()
+                MeasuringSession(plan, writer, reporter, templates).run()
         except NothingMeasuredError as error:
             ended = error
         except KeyboardInterrupt as error:

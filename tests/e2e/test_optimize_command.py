@@ -9,6 +9,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import hurried
 import pytest
@@ -18,6 +19,7 @@ import frameworktax as ft
 from frameworktax import store
 from frameworktax.comparing import measure_again
 from frameworktax.errors import DeploymentError, WorkerError
+from frameworktax.measure.template import Templates
 from frameworktax.optimize.delivery import Prover
 from frameworktax.records import FLOOR, Subject, Workload
 from frameworktax.runtimes.base import Target
@@ -127,6 +129,10 @@ def test_a_live_module_is_delivered_and_called_where_nothing_serves(racing, monk
 
 def test_an_export_that_needs_too_long_is_ended(racing, tmp_path):
     workload = Workload(model=f"{racing.folder / 'slow_model.py'}:build", batch=2)
-    with Prover(Target(), None, tmp_path, 1.0) as prover, pytest.raises(WorkerError) as error:
+    with (
+        closing(Templates()) as templates,
+        Prover(Target(), None, tmp_path, 1.0, templates) as prover,
+        pytest.raises(WorkerError) as error,
+    ):
         prover.export(workload, "dawdler", [2], tmp_path / "made")  # an hour
     assert error.value.status == "timeout"

@@ -8,6 +8,7 @@ from collections import namedtuple
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure import orphans
 from frameworktax.measure.parity import compare
 from frameworktax.measure.protocol import Drawn
+from frameworktax.measure.template import Templates
 from frameworktax.models.user import Live
 from frameworktax.optimize import blocks, delivery, race, run
 from frameworktax.optimize.delivery import Delivery, Proof, Prover
@@ -509,6 +511,24 @@ def test_candidates_race_as_they_will_be_called(tmp_path, monkeypatch, aim, want
     run._race(mine, [(W1, "onnxruntime@2")], 9.0, None, processes=1)
     assert [p.runtime for p in plans[0]["points"]] == ["eager", wanted]
     assert (plans[0]["budget_s"], plans[0]["processes"]) == (9.0, 1)
+
+
+def test_sessions_and_the_proof_of_one_run_share_templates_that_end_with_it(tmp_path, monkeypatch):
+    seen, ended = [], []
+    mine = asked(tmp_path, output=tmp_path / "out", workloads=(W1,), resume=False)
+
+    def session(plan, folder, *, templates, **given):
+        seen.append((templates, list(ended)))
+        return Mock()
+
+    monkeypatch.setattr(run.api, "run_plan", session)
+    monkeypatch.setattr(run, "refuse_unavailable", list)
+    monkeypatch.setattr(run, "_raced", lambda *_: [run._measured(mine, None, points=())] * 2)
+    monkeypatch.setattr(run, "_deliver", lambda *_: run._measured(mine, None, points=()))
+    monkeypatch.setattr(mine.templates, "close", lambda: ended.append(True))
+    run.optimize_model(mine)
+    assert seen == [(mine.templates, [])] * 2
+    assert ended == [True]
 
 
 def test_the_candidate_that_is_faster_as_delivered_wins(tmp_path):
@@ -1135,7 +1155,7 @@ def test_one_input_in_32_is_enough_to_fail_the_proof(tmp_path, monkeypatch, at, 
     monkeypatch.setattr(delivery, "Worker", Talker)
     monkeypatch.setattr(Talker, "at", at)
     monkeypatch.setattr(Talker, "how", how)
-    prover = Prover(Target(), None, tmp_path, 1.0)
+    prover = Prover(Target(), None, tmp_path, 1.0, Templates())
     found = prover.prove(tmp_path, W1, PEAK)
     assert found.draws == at
     assert f"input {at + 1}" in found.failure
@@ -1153,7 +1173,7 @@ def test_inputs_that_the_module_does_not_take_prove_nothing(tmp_path, monkeypatc
     monkeypatch.setattr(delivery, "Worker", Talker)
     monkeypatch.setattr(Talker, "at", at)
     monkeypatch.setattr(Talker, "how", "untaken")
-    found = Prover(Target(), None, tmp_path, 1.0).prove(tmp_path, W1, PEAK)
+    found = Prover(Target(), None, tmp_path, 1.0, Templates()).prove(tmp_path, W1, PEAK)
     if at == 1:
         assert found == Proof(32, 0.0, 1e-3)
     else:

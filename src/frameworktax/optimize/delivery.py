@@ -516,15 +516,23 @@ class Prover:
         live: a module that is sent; None for a model with a name.
         scratch: folder for what is exchanged.
         limit_s: of each step.
+        templates: which fork them.
     """
 
-    def __init__(self, target: Target, live: Live | None, scratch: Path, limit_s: float) -> None:
+    def __init__(
+        self,
+        target: Target,
+        live: Live | None,
+        scratch: Path,
+        limit_s: float,
+        templates: Templates,
+    ) -> None:
         self._target, self._scratch, self._limit_s = target, scratch, limit_s
         self._live = str(scratch / "live.pkl") if live is not None else None
         if live is not None:
             send(live, scratch / "live.pkl")
         self._inputs, self._outputs = str(scratch / "inputs.npz"), str(scratch / "outputs.npz")
-        self._templates = Templates()
+        self._templates = templates
         self._workers: dict[str, Worker] = {}
 
     def __enter__(self) -> Self:
@@ -532,7 +540,6 @@ class Prover:
 
     def __exit__(self, *_: object) -> None:
         self.rest()
-        self._templates.close()
 
     def _worker(self, label: str, libraries: tuple[str, ...] = ("torch",)) -> Worker:
         worker = self._workers.get(label)

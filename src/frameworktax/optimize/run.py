@@ -6,6 +6,7 @@ import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from frameworktax.measure.plan import (
     with_live,
 )
 from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.template import Templates
 from frameworktax.models.user import Live, unpack
 from frameworktax.optimize import race
 from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged, writing
@@ -97,6 +99,7 @@ class Asked:
         command: makes the deployment anew; for its messages.
         live: the module in this process; None for a model with a name.
         workloads: one for each shape.
+        templates: import torch once for the processes of all stages.
 
     Raises:
         UsageError: what was asked for cannot be.
@@ -123,6 +126,7 @@ class Asked:
     command: str = ""
     live: Live | None = field(init=False)
     workloads: tuple[Workload, ...] = field(init=False)
+    templates: Templates = field(init=False, repr=False, default_factory=Templates)
 
     def __post_init__(self) -> None:
         self.live = unpack(self.model, self.inputs)
@@ -258,7 +262,8 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         NothingMeasuredError: nothing could be measured.
     """
     check_output(asked.output, asked.store)
-    with staged(asked.output) as folder:  # whether it can be written is known before the race
+    # Whether the folder can be written is known before the race.
+    with staged(asked.output) as folder, closing(asked.templates):
         names, undeliverable = deliverable(asked.runtimes, asked.target, asked.workloads[0])
         refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
         final, found = _raced(asked, names, reporter)
@@ -396,7 +401,9 @@ def _measured(asked: Asked, reporter: Reporter | None, **given: Any) -> Run:
     plan = Plan(setup_limit_s=asked.setup_limit, twin="none", **given)
     if asked.live is not None:
         plan = with_live(plan, asked.live)
-    return api.run_plan(plan, asked.store, reporter=reporter, command=[asked.command]).run
+    return api.run_plan(
+        plan, asked.store, reporter=reporter, command=[asked.command], templates=asked.templates
+    ).run
 
 
 def _together(asked: Asked, stages: Sequence[Run]) -> tuple[Run, dict[str, float]]:
@@ -492,7 +499,7 @@ def _deliver(
     with (
         orphans.scratch(host.cache_folder()) as scratch,
         writing(asked.output),
-        Prover(asked.target, asked.live, scratch, asked.setup_limit) as prover,
+        Prover(asked.target, asked.live, scratch, asked.setup_limit, asked.templates) as prover,
     ):
         delivery = Delivery(asked, folder, prover)
         for attempt in itertools.count(1):
