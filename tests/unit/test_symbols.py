@@ -158,6 +158,21 @@ def test_an_address_is_resolved_through_the_program_header(tmp_path):
     assert resolver.resolve(addresses) == addresses
 
 
+def test_words_of_a_stack_that_are_no_addresses_have_no_mappings_read_for_them(monkeypatch):
+    read = []
+    whole = symbols._read_map
+
+    def counted(process):
+        read.append(process)
+        return whole(process)
+
+    monkeypatch.setattr(symbols, "_read", None)
+    monkeypatch.setattr(symbols, "_read_map", counted)
+    resolver = symbols.Resolver()
+    assert not any(resolver.follows_call(word) for word in range(1, 100))
+    assert len(read) == 1
+
+
 def test_own_mappings_are_read_anew_only_where_they_may_have_changed(monkeypatch):
     code, generated = "1000-2000 r-xp 00000000 08:01 7 /lib/a.so\n", "5000-6000 r-xp 0 0:0 0 \n"
     texts, loaded = [code, code + generated, code + generated], [(1, 0)]

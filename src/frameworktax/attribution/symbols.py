@@ -220,6 +220,7 @@ def _read_map(process: Path) -> _Map:
     return _Map((process / "maps").read_text(errors="replace"))
 
 
+_LOADER = ctypes.CDLL(None)
 _VISIT = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_ulonglong), ctypes.c_size_t, ctypes.c_void_p
 )
@@ -233,7 +234,7 @@ def _loaded_libraries() -> tuple[int, int]:
         found.append((words[4], words[5]))  # of struct dl_phdr_info, dl_iterate_phdr(3)
         return 1  # every object has the same counts
 
-    ctypes.CDLL(None).dl_iterate_phdr(_VISIT(first), None)
+    _LOADER.dl_iterate_phdr(_VISIT(first), None)
     return found[0]
 
 
@@ -292,7 +293,8 @@ class Resolver:
 
     def find(self, address: int) -> tuple[str, SymbolTable, int] | None:
         """Return path, table and ELF address of code that a readable file holds, else None."""
-        region = (self._map or _own_map([address])).find(address)
+        # What files hold is mapped by the loader: an address elsewhere is no reason to read anew.
+        region = (self._map or _own_map([])).find(address)
         return self._place(address, region) if region else None
 
     def _place(self, address: int, region: Region) -> tuple[str, SymbolTable, int] | None:
