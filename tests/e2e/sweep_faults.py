@@ -287,7 +287,7 @@ def check(folder: Path, expected: Points) -> int:
     assert all(m["status"] == "ok" and m["samples_ns"] for m in measured)
     kept = folder / STORE
     records, notes = store.read(kept)
-    assert {n.code for n in notes} <= {"torn-line"}, notes
+    assert {n.code for n in notes} <= {"torn-line", "clock-jump"}, notes
     points = {r.point.key(): r.point for r in records if isinstance(r, Subject)}
     blocks = [r for r in records if isinstance(r, Block)]
     asked = {(p.workload.model, p.workload.batch, p.runtime) for p in points.values()}

@@ -268,9 +268,16 @@ def test_sessions_of_one_second_sort_as_they_were_begun(tmp_path):
         store.Writer(tmp_path, session).close()
         found.append(session)
     assert found == sorted(found) and len(set(found)) == 100
-    (tmp_path / "20261120T130005-of-another.jsonl").touch()
-    later = store.new_session_id(tmp_path, now=now + timedelta(hours=1, seconds=5))
-    assert later.startswith("20261120T130006-")
+    assert found[-1].startswith(("20261120T120000-", "20261120T120001-", "20261120T120002-"))
+    (tmp_path / "20261120T120005-of-another.jsonl").touch()
+    later = store.new_session_id(tmp_path, now=now + timedelta(seconds=5))
+    assert later.startswith("20261120T120006-")
+
+
+def test_no_session_follows_the_last_second(tmp_path):
+    (tmp_path / "99991231T235959-of-another.jsonl").touch()
+    with pytest.raises(StoreError, match="99991231T235959"):
+        store.new_session_id(tmp_path)
 
 
 def test_a_key_is_the_content():

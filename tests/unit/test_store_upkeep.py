@@ -165,6 +165,20 @@ def test_a_clock_set_back_changes_no_order(tmp_path):
     later = store.new_session_id(tmp_path, now=NOW - timedelta(hours=5))
     assert later.startswith("20261120T100001-")
     assert store.new_session_id(tmp_path, now=NOW).startswith("20261120T120000-")
+    opening = session(10)[0]
+    with store.Writer(tmp_path, later) as writer:
+        writer.write(
+            Session(
+                session=later,
+                started="2026-11-20T07:00:00+00:00",
+                version="0",
+                command=(),
+                environment=opening.environment,
+            )
+        )
+    _, notes = store.read(tmp_path)
+    assert [n.code for n in notes] == ["clock-jump"]
+    assert "10801 s behind" in notes[0].text
 
 
 # --- a part of a store ------------------------------------------------------------------------

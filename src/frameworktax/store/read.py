@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
+from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from io import BytesIO
@@ -26,12 +27,14 @@ from frameworktax.records import (
     Note,
     Point,
     Record,
+    Session,
     Subject,
     Workload,
     record_id,
 )
 from frameworktax.store import shards
 from frameworktax.store.shards import Fault
+from frameworktax.store.write import stamp_of
 
 if TYPE_CHECKING:
     from frameworktax.store.columns import Part
@@ -44,6 +47,8 @@ PART_BYTES = 64_000_000
 """A process for less than this is not worth starting."""
 BEGINS = tuple(b'{"record":%b"block"' % space for space in (b"", b" "))
 """How a block's line begins, as ``shards.KIND`` has it."""
+CLOCK_STEP_S = 2
+"""How far a session's clock may be behind its place in the store's order without a note."""
 DESCRIBING = (Subject.kind, LeftOut.kind)
 """Kinds of records that say what a point is."""
 FIELDS = (
@@ -129,7 +134,7 @@ def read(folder: Path, where: Where | None = None) -> tuple[list[Record], list[N
             if keep is None or keep(record):
                 first.setdefault(record_id(record), record)
     records = list(first.values())
-    return records, shards.notes(faults)
+    return records, [*shards.notes(faults), *clock_notes(records)]
 
 
 def read_columns(
@@ -166,7 +171,7 @@ def read_columns(
                     first.setdefault(record_id(record), record)
     records = list(first.values())
     blocks = Blocks([*timed, Part([Batch.of(stray)])])
-    return [*records, blocks], shards.notes(faults)
+    return [*records, blocks], [*shards.notes(faults), *clock_notes(records)]
 
 
 @contextmanager
@@ -257,3 +262,26 @@ def point_key(record: Record) -> str | None:
     """Return the key of a record's point; a session and a calibration have none."""
     point = getattr(record, "point", None)
     return point.key() if isinstance(point, Point) else point
+
+
+def clock_notes(records: Sequence[Record]) -> list[Note]:
+    """Return a note for each session that began while its clock stood behind its store's."""
+    found = []
+    for record in records:
+        if not isinstance(record, Session):
+            continue
+        placed = stamp_of(record.session)
+        try:
+            began = datetime.fromisoformat(record.started)
+        except ValueError:
+            continue
+        if placed is None or began.tzinfo is None:
+            continue
+        behind_s = (placed - began).total_seconds()
+        if behind_s > CLOCK_STEP_S:
+            text = (
+                f"session {record.session} began with its clock {behind_s:.0f} s behind an "
+                "earlier session; it counts as the newer one"
+            )
+            found.append(Note("clock-jump", text))
+    return found

@@ -19,6 +19,7 @@ SUFFIX = ".jsonl"
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 """What a name from elsewhere must be before it becomes a file's: no separator, no leading dot."""
 STAMP = "%Y%m%dT%H%M%S"
+NUMBER = re.compile(r"[0-9a-f]{8}")
 
 
 class Writer:
@@ -104,18 +105,40 @@ def new_session_id(folder: Path | None = None, now: datetime | None = None) -> s
         folder: of the store, whose sessions all come before: those of the same second, and those
             of later ones too, where the clock was set back since.
         now: the present, UTC; the clock's if left out.
+
+    Raises:
+        StoreError: the store has a session of the last second that there is.
     """
-    stamp = now or datetime.now(UTC)
-    before = [_stamp_of(path) for path in folder.glob(f"*{SUFFIX}")] if folder is not None else []
-    last = max((one for one in before if one is not None), default=None)
-    if last is not None and last >= stamp.replace(microsecond=0):
-        stamp = last + timedelta(seconds=1)
-    return f"{stamp:{STAMP}}-{randbits(32):08x}"
+    stamp, number = now or datetime.now(UTC), randbits(31)
+    newest = _newest(folder) if folder is not None else None
+    if newest is not None:
+        last, before = newest
+        if last >= stamp.replace(microsecond=0):
+            stamp, number = last, before + 1 + randbits(26)
+        if number >= 1 << 32:
+            try:
+                stamp, number = stamp + timedelta(seconds=1), randbits(31)
+            except OverflowError as error:
+                raise StoreError(
+                    f"{folder} holds a session of {stamp:{STAMP}}; remove its file"
+                ) from error
+    return f"{stamp:{STAMP}}-{number:08x}"
 
 
-def _stamp_of(shard: Path) -> datetime | None:
-    """Return the time in the identity of a shard's session, None where it has none."""
+def _newest(folder: Path) -> tuple[datetime, int] | None:
+    """Return time and number of the session that comes last in a store."""
+    found = [
+        (stamp, int(number, 16) if NUMBER.fullmatch(number) else 1 << 32)
+        for path in folder.glob(f"*{SUFFIX}")
+        for number in [path.stem.partition("-")[2]]
+        if (stamp := stamp_of(path.stem))
+    ]
+    return max(found, default=None)
+
+
+def stamp_of(session: str) -> datetime | None:
+    """Return the time in a session's identity, None where it has none."""
     try:
-        return datetime.strptime(shard.stem.partition("-")[0], STAMP).replace(tzinfo=UTC)
+        return datetime.strptime(session.partition("-")[0], STAMP).replace(tzinfo=UTC)
     except ValueError:
         return None
