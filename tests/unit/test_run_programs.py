@@ -16,12 +16,13 @@ from array import array
 from collections import Counter
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import jsonschema
 import numpy as np
 import pytest
 
-from frameworktax.attribution.threads import TreeSamples
+from frameworktax.attribution.threads import TreeSampler, TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
@@ -1345,6 +1346,21 @@ def test_the_headline_counts_all_threads_that_call(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("frameworktax-run-*"))
     assert program.sections == tuple(many)
     assert "in 40 of 41 threads" in program.headline
+
+
+def test_the_share_of_lost_samples_is_said(tmp_path, monkeypatch):
+    sampler = TreeSampler.__new__(TreeSampler)  # opens no event
+    sampler.samples = TreeSamples(pid=array("i", [1] * 30))
+    ring = Mock(take=lambda: b"", newly_lost=lambda data: 5)
+    sampler._rings = [ring, ring]
+    sampler.drain()
+    (tmp_path / "a.py").write_text("")
+    ended = launch.Ended(1, 0, 0, 10, sampler.samples, True, 10, None)
+    monkeypatch.setattr(launch, "run", lambda *_, **__: ended)
+    monkeypatch.setattr(observed, "samples_of", lambda _: {})
+    monkeypatch.setattr(observed, "sections", lambda *_, **__: [])
+    notes = {note.code: note.text for note in running.run_program(str(tmp_path / "a.py"), []).notes}
+    assert notes["samples-lost"].startswith("10 of 40 ")
 
 
 def test_what_a_thread_without_calls_waits_is_no_part_of_its_processor_time():
