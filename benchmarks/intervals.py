@@ -11,8 +11,8 @@ the session: what the processes of the program take at the speed that the host h
 with one process it is that process's own. Beside the coverage stands the mean width over that of an
 oracle: it knows how far the estimate is off at large (the standard deviation of its error over all
 sessions), and has the same degrees of freedom.
-Last, latencies of three processes on a constant host that are measured until ``schedule`` says that
-all runtimes at a batch size are done.
+Last, latencies on a constant host that are measured until ``schedule`` says that all runtimes at a
+batch size are done: in three processes, or in as many as that takes, up to twelve.
 Written to benchmarks/results/intervals.json.
 """
 
@@ -36,6 +36,7 @@ from frameworktax import host as this_host
 from frameworktax.analysis.bill import from_samples
 from frameworktax.analysis.curves import free_batch, free_batch_interval
 from frameworktax.measure import schedule
+from frameworktax.measure.plan import FURTHER_PROCESSES
 from frameworktax.records import Attribution, Block, Estimate
 from frameworktax.stats import UNTIL, process_interval, ratio_interval, t_quantile
 from frameworktax.store.columns import Batch, Blocks, Part
@@ -63,8 +64,8 @@ OVERHEAD, KERNEL = 9.0, 1.0
 BATCHES = (1, 2, 4)
 TARGET, WIDEST = (0.93, 0.97), 1.3
 STOPPED_PROCESSES, RUNTIMES, NOISE_SDS = 3, (1, 3), (BLOCK_SD, 0.05, 0.1)
-ALIKE_SD = 0.005
-"""Between processes, where rounds end by the half-width and not since more would not help."""
+PROCESS_SDS = 0.005, 0.02, 0.05
+"""Between processes; with the first, rounds end by the half-width, not since processes differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,33 +253,54 @@ def simulate(
     return rows
 
 
-def stopped(runtimes: int, block_sd: float, sessions: int) -> dict[str, Any]:
-    """Return the coverage of latencies in sessions that end as measuring does."""
-    rng = np.random.default_rng([SEED, runtimes, round(1000 * block_sd)])
-    covered, rounds = [], []
+def stopped(
+    runtimes: int, block_sd: float, process_sd: float, most: int, sessions: int
+) -> dict[str, Any]:
+    """Return the coverage of latencies in sessions that end as measuring does.
+
+    They begin with three processes, and may have up to ``most``.
+    """
+    rng = np.random.default_rng(
+        [SEED, runtimes, *(round(1000 * n) for n in (block_sd, process_sd))]
+    )
+    covered, rounds, processes = [], [], []
     for _ in range(sessions):
-        levels = rng.normal(1, ALIKE_SD, (runtimes, STOPPED_PROCESSES))
-        points: list[list[list[float]]] = [[[] for _ in own] for own in levels]
-        while True:
+        levels = rng.normal(1, process_sd, (runtimes, most))
+        points: list[list[list[float]]] = [[] for _ in levels]
+
+        def more_blocks(count: int, begun: int, points: Any = points, levels: Any = levels) -> None:
             for point, own in zip(points, levels, strict=True):
-                for blocks, level in zip(point, own, strict=True):
-                    blocks.append(float(level * np.exp(rng.normal(0, block_sd))))
-            count = len(points[0][0])
-            if count >= schedule.FIRST_ROUNDS and (
-                schedule.processes_differ(points)
-                or all(schedule.has_converged(point, UNTIL) for point in points)
-            ):
-                break
-        rounds.append(count)
+                for blocks, level in zip(point[begun:], own[begun:], strict=False):
+                    blocks += (level * np.exp(rng.normal(0, block_sd, count))).tolist()
+
+        def more_processes(count: int, points: Any = points, add: Any = more_blocks) -> None:
+            begun = len(points[0])
+            for point in points:
+                point += [[] for _ in range(count)]
+            add(schedule.FIRST_ROUNDS, begun)
+
+        more_processes(STOPPED_PROCESSES)
+        while (begun := len(points[0])) < most and not all(
+            schedule.is_narrow(point, UNTIL) for point in points
+        ):
+            more_processes(min(begun, most - begun))
+        while not schedule.processes_differ(points) and not all(
+            schedule.has_converged(point, UNTIL) for point in points
+        ):
+            more_blocks(1, 0)
+        rounds.append(len(points[0][0]))
+        processes.append(len(points[0]))
         for point in points:
             found = process_interval(point)
             covered.append(found is not None and found.low <= 1 <= found.high)
     return {
-        "processes": STOPPED_PROCESSES,
+        "most_processes": most,
         "runtimes": runtimes,
         "block_sd": block_sd,
+        "process_sd": process_sd,
         "coverage": round(fmean(covered), 4),
         "rounds": round(fmean(rounds), 1),
+        "processes": round(fmean(processes), 1),
     }
 
 
@@ -295,9 +317,13 @@ def main() -> None:
                 f"{row['width_over_oracle']:.2f} {'' if row['met'] else 'MISSED'}",
                 flush=True,
             )
-    ended = [stopped(n, sd, given.sessions) for n, sd in product(RUNTIMES, NOISE_SDS)]
+    ended = [
+        stopped(runtimes, block_sd, process_sd, most, given.sessions)
+        for most in (STOPPED_PROCESSES, FURTHER_PROCESSES)
+        for runtimes, block_sd, process_sd in product(RUNTIMES, NOISE_SDS, PROCESS_SDS)
+    ]
     for row in ended:
-        print(f"stopped, {row['runtimes']} runtimes, {row['block_sd']}: {row['coverage']:.3f}")
+        print("stopped:", ", ".join(f"{name} {value}" for name, value in row.items()))
     document = {
         "seed": SEED,
         "sessions": given.sessions,

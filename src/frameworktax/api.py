@@ -26,6 +26,7 @@ from frameworktax.measure.plan import (
     DEFAULT_PRECISE_S,
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
+    FURTHER_PROCESSES,
     Plan,
     checked,
     listed,
@@ -153,7 +154,7 @@ def measure(
     time_budget: float | None = None,
     setup_limit: float = DEFAULT_SETUP_LIMIT_S,
     until: float = UNTIL,
-    processes: int = DEFAULT_PROCESSES,
+    processes: int | None = None,
     twin: str = "auto",
     by: str = "auto",
     store: str | Path = DEFAULT_STORE,
@@ -188,11 +189,12 @@ def measure(
         device: auto, cpu or cuda:N.
         threads: of the calling process on a CPU.
         force_threads: measure with more threads than processors, too.
-        time_budget: seconds of wall time for measuring; set-up is not in it. By default 20, and
+        time_budget: seconds of wall time for measuring; set-up is not in it. By default 12, and
             60 where all points in all processes take longer than that.
         setup_limit: seconds that each step of set-up may take: an export, a compilation.
         until: half-width of the interval, as a share, at which a point is done.
-        processes: fresh processes a point.
+        processes: fresh processes a point; by default 3, and up to 12 where the spread between
+            them makes an interval wide and there is time.
         twin: auto, all or none: for which runtimes the width-shrunk twin is measured as well.
         by: module, operator or line: which of them pay; auto takes modules where that takes under
             1 s, none leaves it out.
@@ -236,7 +238,8 @@ def measure(
     )
     plan = Plan(
         points=points,
-        processes=processes,
+        processes=DEFAULT_PROCESSES if processes is None else processes,
+        most_processes=FURTHER_PROCESSES if processes is None else 0,
         until=until,
         budget_s=DEFAULT_BUDGET_S if time_budget is None else time_budget,
         precise_s=DEFAULT_PRECISE_S if time_budget is None else math.inf,

@@ -1,5 +1,6 @@
 """The order in which a session measures: every point once, then processes, then precision."""
 
+import random
 import signal
 import threading
 from types import SimpleNamespace
@@ -406,6 +407,47 @@ def test_where_memory_is_short_processes_are_measured_in_shifts(ran, monkeypatch
     assert order == sorted(order)
     outcomes = [(r.point, r.process) for r in ran.of(Outcome) if r.status == "ok"]
     assert len(outcomes) == len(set(outcomes))
+
+
+def processes_of(blocks, batch=1):
+    return {process for _, its, process in blocks if its == batch}
+
+
+def test_where_intervals_are_wide_more_processes_are_measured(ran):
+    """At the batch sizes that are, and only where the caller left the number of processes open."""
+    rng = random.Random(2)
+    ran.host.call_ns = lambda _, batch: round(1e6 * (rng.gauss(1, 0.1) if batch == 1 else 8))
+    ran.run(runtimes=["eager", "fast"], batches=[1, 8], most_processes=12)
+    assert processes_of(ran.blocks) == set(range(12)) and processes_of(ran.blocks, 8) == {0, 1, 2}
+    assert all(ran.blocks.count((name, 1, 11)) >= 2 for name in ("eager", "fast"))
+    first = ran.blocks.index(("eager", 1, 3))
+    assert {ran.blocks[:first].count((name, 1, 2)) for name in ("eager", "fast")} <= {2, 3}
+
+
+@pytest.mark.parametrize("most", [12, 0])
+def test_what_is_precise_or_has_its_processes_gets_no_more_of_them(ran, most):
+    ran.host.noise = 0.0 if most else 0.2
+    ran.run(most_processes=most)
+    assert processes_of(ran.blocks) == {0, 1, 2}
+
+
+def test_no_more_processes_than_memory_and_time_allow(ran, monkeypatch):
+    ran.host.noise = 0.2
+    monkeypatch.setattr("frameworktax.host.memory_available_bytes", lambda: 12_000)
+    ran.run(runtimes=["eager"], most_processes=12)
+    assert 3 < len(processes_of(ran.blocks)) < 12
+    slow = Ran(ran.tmp_path / "slow", ran.patch.__self__)
+    slow.host.noise = 0.2
+    slow.host.setup_ns = {"eager": 7_000_000_000}
+    slow.run(runtimes=["eager"], most_processes=12, precise_s=12.0)
+    assert processes_of(slow.blocks) == {0, 1, 2}
+
+
+def test_of_a_device_no_more_processes_are_started(ran, monkeypatch):
+    monkeypatch.setattr("frameworktax.host.gpus", list)
+    ran.host.noise = 0.2
+    ran.run(runtimes=["eager"], batches=[1], platform="cuda:0", most_processes=12)
+    assert processes_of(ran.blocks) == {0, 1, 2}
 
 
 def test_what_compares_shares_rounds_with_eager(ran):

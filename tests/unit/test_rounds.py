@@ -25,7 +25,9 @@ from frameworktax.measure.schedule import (
     MAX_BLOCKS,
     by_place,
     cost_s,
+    has_converged,
     has_tax,
+    is_narrow,
     narrowing,
     next_try,
     processes_differ,
@@ -180,6 +182,15 @@ def test_a_point_is_done_once_it_has_blocks_enough(tmp_path, scripts, until, cou
     found = blocks(run(tmp_path, scripts, until=until)[0])
     assert len(found) == count
     assert {r.round for r in found} == set(range(-(-count // len(scripts))))
+
+
+@pytest.mark.parametrize(("processes", "count"), [(1, 30), (3, 30), (12, 120)])
+def test_the_most_blocks_of_a_point_go_with_its_processes(processes, count):
+    rng = random.Random(1)
+    medians = [[rng.gauss(1, 0.3) for _ in range(count // processes)] for _ in range(processes)]
+    assert has_converged(medians, 0.001) and not is_narrow(medians, 0.001)
+    medians[0].pop()
+    assert not has_converged(medians, 0.001)
 
 
 def test_a_process_that_dies_is_recorded_and_the_others_go_on(tmp_path):

@@ -43,7 +43,7 @@ def measure(
     time_budget: options.MeasureBudget = None,
     setup_limit: options.SetupLimit = "5min",
     until: options.Until = "3%",
-    processes: options.Processes = 3,
+    processes: options.MeasureProcesses = None,
     twin: Annotated[str, typer.Option(help="Width-shrunk twin: auto, all or none.")] = "auto",
     by: Annotated[
         str,

@@ -38,7 +38,7 @@ TimeBudget = Annotated[str, typer.Option(help="Time for measuring: 60s, 10min, 1
 MeasureBudget = Annotated[
     str | None,
     typer.Option(
-        help="Time for measuring: 60s, 10min, 1h; default: 20 s, or 60 s to cover all points.",
+        help="Time for measuring: 60s, 10min, 1h; default: 12 s, or 60 s to cover all points.",
         show_default=False,
     ),
 ]
@@ -47,6 +47,14 @@ SetupLimit = Annotated[
 ]
 Until = Annotated[str, typer.Option(help="Stop at this half-width of the interval.")]
 Processes = Annotated[int, typer.Option(help="Fresh processes for each point.", min=1)]
+MeasureProcesses = Annotated[
+    int | None,
+    typer.Option(
+        help="Fresh processes for each point; default: 3, and up to 12 where they differ.",
+        show_default=False,
+        min=1,
+    ),
+]
 Length = Annotated[
     int | None, typer.Option(help="Tokens per sample; for speech models samples at 16 kHz.")
 ]

@@ -33,10 +33,12 @@ from frameworktax.store import new_session_id
 from frameworktax.store.shards import decode
 
 DEFAULT_BUDGET_S = 60.0
-DEFAULT_PRECISE_S = 20.0
+DEFAULT_PRECISE_S = 12.0
 """What measuring takes where no time budget was given, unless coverage takes longer."""
 DEFAULT_SETUP_LIMIT_S = 300.0
 DEFAULT_PROCESSES = 3
+FURTHER_PROCESSES = 12
+"""As many at most where none were asked for, and three leave an interval wide."""
 MOST_PROCESSES = 100
 Twin = Literal["auto", "all", "none"]
 """For which runtimes the width-shrunk twin is measured, see ``Plan``."""
@@ -53,6 +55,7 @@ class Plan:
     Attributes:
         points: what to measure, in the order it is shown.
         processes: fresh processes a point; below three an interval lacks the spread between them.
+        most_processes: up to so many where only more of them narrow an interval; 0 for no more.
         until: half-width of the 95 % interval, as a share of the value, at which a point is done.
         budget_s: wall time of measuring: warm-up, blocks, samples, device profiles. Set-up
             (imports, exports, compilation, loading) is not in it.
@@ -75,6 +78,7 @@ class Plan:
     points: tuple[Point, ...]
     folder: Path = field(default_factory=host.cache_folder)
     processes: int = DEFAULT_PROCESSES
+    most_processes: int = 0
     until: float = UNTIL
     budget_s: float = DEFAULT_BUDGET_S
     precise_s: float = math.inf

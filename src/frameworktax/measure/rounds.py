@@ -81,6 +81,12 @@ class Rounds:
         placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
         return self._plan.budget_s - self._bench.effort.measured_s - asking_s - placing_s
 
+    @property
+    def precise_left_s(self) -> float:
+        """What is left for narrower intervals."""
+        most_s = self._plan.precise_s - self._bench.effort.measured_s
+        return min(self.left_s, most_s)
+
     def first(
         self, runs: Runs, rounds: int = schedule.FIRST_ROUNDS, beside: Sequence[PointRun] = ()
     ) -> None:
@@ -143,8 +149,7 @@ class Rounds:
         A round that would not end in time is neither begun nor waited for. ``keep_s`` of the time
         budget are left to other processes.
         """
-        effort, most_s = self._bench.effort, self._plan.precise_s
-        while (left_s := min(self.left_s - keep_s, most_s - effort.measured_s)) > 0:
+        while (left_s := min(self.left_s - keep_s, self.precise_left_s)) > 0:
             due: list[tuple[float, Runs]] = []
             pauses_s: list[float] = []
             for runs in filter(None, map(self._open, self.groups())):
@@ -225,6 +230,20 @@ class Rounds:
             schedule.has_converged(medians, self._plan.until) for medians in points
         )
         return beside if has_tax and has_latency else asked + beside
+
+    def wide(self) -> dict[Series, list[int]]:
+        """Return the batch sizes at which precision is lacking, and what is compared there.
+
+        On a processor only: what a device's memory holds of further processes is not known.
+        """
+        found: dict[Series, list[int]] = defaultdict(list)
+        for group in self.groups():
+            runs = [run for run in by_point(group) if run.series.processes(2) > 1]
+            runs = [run for run in runs if run.medians and not run.series.target.is_cuda]
+            if not all(schedule.is_narrow(run.of_point, self._plan.until) for run in runs):
+                for run in runs:
+                    found[run.series].append(run.batch)
+        return found
 
     def _pause_s(self, runs: Runs) -> float:
         """Return how long a group is to wait for its next round; 0 where it is due."""
@@ -383,7 +402,9 @@ class Rounds:
             (run, by, duration_ns)
             for series, batch, by, duration_ns in asked
             if series.target.is_cuda or self._bench.sampler is not None
-            for process in sorted(series.workers)[: 1 if series.target.is_cuda else None]
+            for process in sorted(series.workers)[
+                : 1 if series.target.is_cuda else self._plan.processes
+            ]
             if (run := series.runs.get((batch, process))) is not None
             and by not in run.placed
             and run.medians

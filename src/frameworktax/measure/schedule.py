@@ -23,7 +23,8 @@ FIRST_ROUNDS = 2
 DISAGREE = 0.15
 """By how much one of two blocks is the longer one where it was disturbed: two blocks of a process
 that is left alone differ by a few per cent."""
-MAX_BLOCKS = 30
+MAX_BLOCKS, BLOCKS_EACH = 30, 10
+"""Most blocks of a point, where processes are few, and of each of its processes."""
 TAX_UNTIL = 0.1
 """Half-width of the tax share up to which a point needs no more rounds for it: 10 points. From 20
 on the headline calls a tax not determined."""
@@ -231,7 +232,13 @@ def disagree(run: PointRun) -> bool:
 
 
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:
-    """Return whether a point is known as well as was asked for, or has all its blocks.
+    """Return whether a point is known as well as was asked for, or has all its blocks."""
+    count = sum(map(len, medians))
+    return count >= max(MAX_BLOCKS, BLOCKS_EACH * len(medians)) or is_narrow(medians, until)
+
+
+def is_narrow(medians: Sequence[Sequence[float]], until: float) -> bool:
+    """Return whether a point is known as well as was asked for.
 
     Three processes agree by chance now and then, and an interval of rounds that end as soon as they
     do is too narrow. So what the blocks' own spread leaves of a latency has to be as small, too.
@@ -245,8 +252,7 @@ def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:
         return False
     _, within = spread(medians)
     noise = NORMAL * (within or 0.0) * math.sqrt(OF_MEDIAN / count)
-    narrow = max(relative_half_width(process_interval(medians)), noise) <= until
-    return narrow or count >= MAX_BLOCKS
+    return max(relative_half_width(process_interval(medians)), noise) <= until
 
 
 def has_tax(medians: Sequence[Sequence[float]], shares: Sequence[Sequence[float]]) -> bool:

@@ -136,12 +136,17 @@ class MeasuringSession:
         self._cover()
         self._setup.write_subjects()
         self._raise_if_nothing()
-        shifts = self._shifts()
+        fit = self._fit()
+        shifts = self._shifts(fit)
         for number, processes in enumerate(shifts):
             left = len(shifts) - number - 1
-            self._start_processes(processes)
+            measured = {series: series.measured for series in self._series}
+            started_s = self._start_processes(processes, measured)
             with self._effort.spending("measuring"):
-                self._add_processes(processes)
+                self._add_processes(processes, measured, self._rounds.left_s)
+            if len(shifts) == 1:
+                self._add_further(min(fit, self._plan.most_processes), started_s)
+            with self._effort.spending("measuring"):
                 self._rounds.precise(keep_s=self._rounds.left_s * left / (left + 1))
                 self._rounds.profile()
                 self._rounds.place()
@@ -267,33 +272,58 @@ class MeasuringSession:
 
     # --- pass B: the other processes --------------------------------------------------------------
 
-    def _shifts(self) -> list[list[int]]:
-        """Split processes into groups that fit in memory together; process 0 is alive."""
+    def _fit(self) -> int:
+        """Return how many processes of each runtime fit in memory together; 0 is alive."""
         used = 0
         for series in list(self._series):
             if series.ready and 0 in series.workers:
                 with contextlib.suppress(WorkerError):
                     used += series.workers[0].request(Server.memory, 30.0)
         room = MEMORY_SHARE * host.memory_available_bytes()
-        fit = 1 + int(room // used) if used else self._plan.processes
+        return 1 + int(room // used) if used else self._plan.processes
+
+    def _shifts(self, fit: int) -> list[list[int]]:
+        """Split processes into groups that fit in memory together."""
         together = min(self._plan.processes, fit)
         order = list(range(self._plan.processes))
         return [order[i : i + together] for i in range(0, len(order), together)]
 
-    def _start_processes(self, processes: list[int]) -> None:
-        """Load each runtime in further processes; what compiles is bound there, too."""
+    def _add_further(self, most: int, started_s: float) -> None:
+        """Add as many processes again, as long as intervals are wide and there is time.
+
+        That narrows more than blocks of the same processes: the half-width of three is 2.5 of
+        their standard deviations, that of six 1.05. ``started_s`` is what starting the last took.
+        """
+        begun = self._plan.processes
+        while begun < most and (batches := self._rounds.wide()):
+            each = [schedule.cost_s(one, batch, begun) for one in batches for batch in batches[one]]
+            if started_s + sum(each) > self._rounds.precise_left_s:
+                return
+            processes = list(range(begun, min(2 * begun, most)))
+            begun += len(processes)
+            started_s = self._start_processes(processes, batches)
+            with self._effort.spending("measuring"):
+                self._add_processes(processes, batches, self._rounds.precise_left_s)
+
+    def _start_processes(self, processes: list[int], batches: Mapping[Series, list[int]]) -> float:
+        """Load runtimes in further processes; what compiles is bound there, too.
+
+        Returns what that took, s.
+        """
         if self._rounds.left_s <= 0:
-            return
+            return 0.0
         self._reporter.phase("starting processes")
+        begin_ns = self._bench.clock.wall_ns()
         with self._effort.spending("set-up"):
             starts = [
-                self._pool.submit(self._start, series, process)
+                self._pool.submit(self._start, series, process, batches[series])
                 for process in processes
                 for series in self._turns(process)
-                if 0 < process < series.processes(self._plan.processes) and series.measured
+                if 0 < process < series.processes(process + 1) and batches.get(series)
                 if process not in series.workers
             ]
             self._await(starts)
+        return (self._bench.clock.wall_ns() - begin_ns) / 1e9
 
     def _turns(self, process: int) -> list[Series]:
         """Return the series in the order in which they are loaded and warmed up in a process.
@@ -308,23 +338,24 @@ class MeasuringSession:
             random.Random(f"{self._recorder.session} {process // 2}").shuffle(order)
         return order[::-1] if process % 2 else order
 
-    def _start(self, series: Series, process: int) -> None:
+    def _start(self, series: Series, process: int, batches: list[int]) -> None:
         self._setup.start(series, process)
         if series.runtime.compiles:
-            self._bind_all(series, process, series.measured)
+            self._bind_all(series, process, batches)
 
-    def _add_processes(self, processes: list[int]) -> None:
-        """Warm up the points in the new processes, as far as the budget goes, and begin there."""
+    def _add_processes(
+        self, processes: list[int], batches: Mapping[Series, list[int]], left_s: float
+    ) -> None:
+        """Warm up points in new processes, as far as the time left goes, and begin there."""
         self._reporter.phase("warming up")
         wanted = [
             (process, schedule.cost_s(series, batch, process), series, batch)
             for process in processes
-            for series in self._series
+            for series in batches
             if process in series.workers
-            for batch in series.measured
+            for batch in batches[series]
             if (batch, process) not in series.runs
         ]
-        left_s = self._rounds.left_s
         chosen: dict[tuple[int, Series], list[int]] = defaultdict(list)
         for process, cost_s, series, batch in sorted(wanted, key=lambda one: one[:2]):
             if cost_s <= left_s:
