@@ -70,8 +70,8 @@ def _parts(store: Path, study: Path, folder: Path) -> list[tuple[str, str, Seque
         ("check", "check every line", ["store", "check", str(store)], False),
         (
             "export",
-            "export a model's blocks as Parquet",
-            ["store", "export", str(store), "-o", str(folder / "x.parquet"), *view],
+            "write a model's table as Parquet",
+            ["report", str(store), "-o", str(folder / "x.parquet"), *view],
             False,
         ),
     ]

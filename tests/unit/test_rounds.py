@@ -30,6 +30,7 @@ from frameworktax.measure.schedule import (
     is_narrow,
     narrowing,
     next_try,
+    placed_in,
     processes_differ,
 )
 from frameworktax.measure.series import PointRun, Series
@@ -631,9 +632,9 @@ def test_what_has_no_latency_is_not_broken_down_by_place(tmp_path):
     ("by", "budget_s", "asked"),
     [
         ("none", 60.0, {}),
-        ("module", 60.0, {1: 1_000_000_000, 64: 1_000_000_000}),
-        ("auto", 60.0, {1: 166_666_666, 64: 166_666_666}),  # 1 s over three processes, two points
-        ("auto", 10.0, {1: 166_666_666}),  # a twentieth of the budget, enough for one
+        ("module", 60.0, {1: 3_000_000_000, 64: 3_000_000_000}),  # 1 s in each of three processes
+        ("auto", 60.0, {1: 500_000_000, 64: 500_000_000}),  # 1 s for two points
+        ("auto", 10.0, {1: 500_000_000}),  # a twentieth of the budget, enough for one
         ("auto", 5.0, {}),
     ],
 )
@@ -645,6 +646,24 @@ def test_unasked_the_breakdown_by_module_takes_little(tmp_path, by, budget_s, as
     found = by_place(plan, [other, modular])
     assert all(series is modular and kind == "module" for series, _, kind, _ in found)
     assert {batch: ns for _, batch, _, ns in found} == asked
+
+
+@pytest.mark.parametrize(
+    ("platform", "alive", "ns", "chosen", "each_ns"),
+    [
+        ("cpu", 3, 1_000_000_000, 3, 333_333_333),
+        ("cpu", 12, 1_000_000_000, 6, 166_666_666),  # no shorter than the shortest
+        ("cpu", 12, 3_000_000_000, 12, 250_000_000),
+        ("cpu", 1, 1_000_000_000, 1, 333_333_333),  # the others come in another shift
+        ("cuda:0", 3, 1_000_000_000, 1, 333_333_333),
+    ],
+)
+def test_places_are_sampled_in_as_many_processes_as_the_time_allows(
+    tmp_path, platform, alive, ns, chosen, each_ns
+):
+    point = Point(workload=Workload(model="mlp"), runtime="eager", platform=platform)
+    runs = list(series_of(tmp_path, point, [[10]] * alive).runs.values())
+    assert placed_in(runs, ns, 3) == (runs[:chosen], each_ns)
 
 
 def test_places_are_asked_once_in_every_process_and_their_time_is_kept_for_them(tmp_path):

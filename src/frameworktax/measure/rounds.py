@@ -397,18 +397,15 @@ class Rounds:
 
     def _unplaced(self) -> list[tuple[PointRun, By, int]]:
         """Return what is still to be broken down by place, and for how long it is to be sampled."""
-        asked = schedule.by_place(self._plan, list(self._series))
-        return [
-            (run, by, duration_ns)
-            for series, batch, by, duration_ns in asked
-            if series.target.is_cuda or self._bench.sampler is not None
-            for process in sorted(series.workers)[
-                : 1 if series.target.is_cuda else self._plan.processes
-            ]
-            if (run := series.runs.get((batch, process))) is not None
-            and by not in run.placed
-            and run.medians
-        ]
+        found: list[tuple[PointRun, By, int]] = []
+        for series, batch, by, ns in schedule.by_place(self._plan, list(self._series)):
+            if not series.target.is_cuda and self._bench.sampler is None:
+                continue
+            alive = [series.runs.get((batch, process)) for process in sorted(series.workers)]
+            timed = [run for run in alive if run is not None and run.medians]
+            runs, duration_ns = schedule.placed_in(timed, ns, self._plan.processes)
+            found += [(run, by, duration_ns) for run in runs if by not in run.placed]
+        return found
 
     def _attribute(
         self,

@@ -182,7 +182,7 @@ def first_rounds(ready: Points, processes: int, left_s: float) -> int:
 
 
 def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int, By, int]]:
-    """Return what is broken down by place: series, batch, by what, ns of sampling a process.
+    """Return what is broken down by place: series, batch, by what, ns of sampling in all processes.
 
     What was asked for, at every point. By module also where that was not asked for: at the
     smallest batch sizes, for ``UNASKED_NS`` in all or the share ``UNASKED_SHARE`` of the budget.
@@ -196,19 +196,32 @@ def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int
     if plan.by != "auto":
         kinds = [by for by in BY if by in ("module", plan.by) and plan.by != "none"]
         return [
-            (series, batch, by, PLACE_NS[1])
+            (series, batch, by, plan.processes * PLACE_NS[1])
             for series, batch in able
             for by in kinds
             if by in series.runtime.places_on(series.target)
         ]
     able = [one for one in able if "module" in one[0].runtime.places_on(one[0].target)]
     able.sort(key=lambda one: one[1])
-    allowed_ns = min(UNASKED_NS, round(UNASKED_SHARE * plan.budget_s * 1e9)) // plan.processes
-    able = able[: allowed_ns // PLACE_NS[0]]
-    return [
-        (series, batch, "module", min(PLACE_NS[1], allowed_ns // len(able)))
-        for series, batch in able
-    ]
+    allowed_ns = min(UNASKED_NS, round(UNASKED_SHARE * plan.budget_s * 1e9))
+    able = able[: allowed_ns // (plan.processes * PLACE_NS[0])]
+    return [(series, batch, "module", allowed_ns // len(able)) for series, batch in able]
+
+
+def placed_in(runs: Runs, ns: int, processes: int) -> tuple[Runs, int]:
+    """Return in which processes places are sampled, and for how long in each, ns.
+
+    In as many as the time allows, for intervals are of what processes differ by; on a device in
+    one.
+
+    Args:
+        runs: of one point, in the processes that live.
+        ns: of sampling in all processes.
+        processes: of the plan; some of them may have ended, or be still to come.
+    """
+    is_cuda = any(run.series.target.is_cuda for run in runs)
+    chosen = runs[: 1 if is_cuda else max(processes, ns // PLACE_NS[0])]
+    return chosen, ns // max(processes, len(chosen))
 
 
 # --- passes B and C -------------------------------------------------------------------------------
