@@ -343,18 +343,21 @@ def _allocator(same: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill
     gain = without(share, "latency without allocator and operating system")
     if gain is None or share.value < ALLOCATOR:
         return None
+    faults = m.page_faults
+    action = f"keep memory between calls of {m.runtime}: start it with {KEEP}, or preload jemalloc"
+    costs = "page faults, system calls"
+    if faults is not None and faults < 1:  # no memory comes anew, so no setting keeps any
+        action = f"preload jemalloc with {m.runtime}: its malloc takes less for small blocks"
+        costs = "under 1 page fault a call: memory is kept"
+    elif faults is not None:
+        costs = f"{faults:,.0f} page faults a call, system calls"
     return Advice(
-        action=f"keep memory between calls of {m.runtime}: start it with {KEEP}, "
-        "or preload jemalloc",
+        action=action,
         evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} is "
-        f"malloc and the operating system ({_faults(m)}, system calls)",
+        f"malloc and the operating system ({costs})",
         gain=gain,
         kind="bound",  # what of it small blocks cost, no setting takes away
     )
-
-
-def _faults(m: Measurement) -> str:
-    return "page faults" if m.page_faults is None else f"{m.page_faults:,.0f} page faults a call"
 
 
 def _packing(
