@@ -36,9 +36,14 @@ from frameworktax import host as this_host
 from frameworktax.analysis.bill import from_samples
 from frameworktax.analysis.curves import free_batch, free_batch_interval
 from frameworktax.measure import schedule
-from frameworktax.measure.plan import FURTHER_PROCESSES
 from frameworktax.records import Attribution, Block, Estimate
-from frameworktax.stats import UNTIL, process_interval, ratio_interval, t_quantile
+from frameworktax.stats import (
+    FURTHER_PROCESSES,
+    UNTIL,
+    process_interval,
+    ratio_interval,
+    t_quantile,
+)
 from frameworktax.store.columns import Batch, Blocks, Part
 
 RESULT = Path(__file__).with_name("results") / "intervals.json"

@@ -26,7 +26,6 @@ from frameworktax.measure.plan import (
     DEFAULT_PRECISE_S,
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
-    FURTHER_PROCESSES,
     Plan,
     checked,
     listed,
@@ -38,7 +37,7 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.user import unpack
 from frameworktax.records import Block, LeftOut, Measurement, Note, Record, Run, Workload
-from frameworktax.stats import UNTIL
+from frameworktax.stats import FURTHER_PROCESSES, UNTIL
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -32,6 +32,8 @@ MIN_BLOCKS = 5
 """Blocks that a point needs at least, over its processes together (METHOD, section 4)."""
 MIN_PROCESSES = 3
 """Fewer processes than this say too little about the spread between processes."""
+FURTHER_PROCESSES = 12
+"""As many at most are begun where fewer leave an interval wide, unless more were asked for."""
 BY_PROCESS, BY_BLOCK = "process-medians-of-block-medians", "block-medians-of-one-process"
 """Methods of ``process_interval``: over processes, or over the blocks of the only one."""
 PAIRED = "paired-block-ratios"

@@ -153,6 +153,14 @@ def test_the_width_asked_for_decides_about_the_note():
     assert {n.code for n in points.notes(found, until=0.02)} == {"wide-interval"}
 
 
+@pytest.mark.parametrize(("processes", "option"), [(6, "--time-budget"), (12, "--processes")])
+def test_a_wide_interval_asks_for_what_narrows_it(processes, option):
+    levels = [1 + 0.2 * (-1) ** number for number in range(processes)]
+    found = one([subject(AT), *data.blocks(AT, 1_000_000, processes=levels)])
+    (note,) = points.notes(found)
+    assert note.text.endswith(f"give it more {option}")
+
+
 def test_the_interval_of_a_latency_is_that_of_its_own_processes():
     rounds = [
         Calibration(session=data.SESSION, round=i, latency_ns=(ns,) * 3)

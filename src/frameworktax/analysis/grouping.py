@@ -30,6 +30,7 @@ from frameworktax.records import (
     session_order,
 )
 from frameworktax.stats import (
+    FURTHER_PROCESSES,
     MIN_BLOCKS,
     MIN_PROCESSES,
     UNTIL,
@@ -334,7 +335,8 @@ def _judged(records: PointRecords, until: float) -> Iterator[Note]:
     processes, blocks = len(records.levels), len(records.blocks)
     half = relative_half_width(records.latency)
     if half > until and blocks > 1:
-        text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more --time-budget"
+        more = "--time-budget" if processes < FURTHER_PROCESSES else "--processes"
+        text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more {more}"
         yield Note("wide-interval", text)
     if processes < MIN_PROCESSES:
         text = f"{processes} of at least {MIN_PROCESSES} processes: " + (

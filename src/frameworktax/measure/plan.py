@@ -37,8 +37,6 @@ DEFAULT_PRECISE_S = 12.0
 """What measuring takes where no time budget was given, unless coverage takes longer."""
 DEFAULT_SETUP_LIMIT_S = 300.0
 DEFAULT_PROCESSES = 3
-FURTHER_PROCESSES = 12
-"""As many at most where none were asked for, and three leave an interval wide."""
 MOST_PROCESSES = 100
 Twin = Literal["auto", "all", "none"]
 """For which runtimes the width-shrunk twin is measured, see ``Plan``."""

@@ -16,7 +16,7 @@ from frameworktax.measure import timing
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.records import BY, By, Workload
-from frameworktax.stats import MIN_BLOCKS, process_interval, relative_half_width, spread
+from frameworktax.stats import MIN_BLOCKS, NORMAL_95, process_interval, relative_half_width, spread
 
 FIRST_ROUNDS = 2
 """Rounds of a point before any is made for precision: one block has no interval."""
@@ -44,8 +44,6 @@ DEVICE_FIRST_S = 5.0
 """What the first profile of a process takes more: CUPTI starts. 4.8 s and then 0.2 s on an H100."""
 OF_MEDIAN = math.pi / 2
 """Variance of the median of n blocks, at large, over their variance / n."""
-NORMAL = 1.96
-"""Half-width of a 95 % interval over its standard error, where that is known."""
 WORTH = 0.1
 """As many rounds again are made where they narrow intervals by this share."""
 
@@ -264,7 +262,7 @@ def is_narrow(medians: Sequence[Sequence[float]], until: float) -> bool:
     if count < MIN_BLOCKS:
         return False
     _, within = spread(medians)
-    noise = NORMAL * (within or 0.0) * math.sqrt(OF_MEDIAN / count)
+    noise = NORMAL_95 * (within or 0.0) * math.sqrt(OF_MEDIAN / count)
     return max(relative_half_width(process_interval(medians)), noise) <= until
 
 
