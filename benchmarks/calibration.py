@@ -359,12 +359,12 @@ def components(rows: Sequence[Row]) -> Row:
     error, ``drift_slope`` that of level on quartile: the quartile's noise draws it towards zero.
     """
     samples = [sample(row, "cal-base") for row in rows]
-    levels = [fmean(s.processes()) for s in samples]
+    levels = [fmean(s.processes) for s in samples]
     hosts, noises = zip(*(quartile(s.calibrator.values()) for s in samples), strict=True)
-    noises = [found[0] for s in samples if (found := s.block_noise()) is not None]
+    noises = [found[0] for s in samples if (found := s.block_noise) is not None]
     return {
         "sessions": len(rows),
-        "process_sd": math.sqrt(median(variance(s.processes()) for s in samples)),
+        "process_sd": math.sqrt(median(variance(s.processes) for s in samples)),
         "block_noise": median(noises),
         "level_sd": stdev(levels),
         "host_sd": stdev(hosts),
@@ -404,14 +404,14 @@ def interval_coverage(sessions: Sequence[Row]) -> Row:
     for one in series(sessions):
         if len(one) < 3:
             continue
-        calibrators = [dict(row["calibrator_ns"]) for row in one]
+        speeds = [quartile(dict(row["calibrator_ns"]).values()) for row in one]
         for name in ("cal-base", *TRUTH):
             own = [row["points"][name]["latency_ns"] for row in one]
             spreads.append(stdev(value for value, _, _ in own) / fmean(v for v, _, _ in own))
             for at, (value, low, high) in enumerate(own):
                 near = [i for i in range(len(own)) if 0 < abs(i - at) <= AROUND]
                 mean = fmean(own[i][0] for i in near)
-                host, _ = moved([calibrators[i] for i in near], calibrators[at])
+                host, _ = moved([speeds[i] for i in near], speeds[at])
                 hits.append(low <= mean <= high)
                 moved_hits.append(low <= mean * math.exp(host) <= high)
                 widths.append((high - low) / 2 / value)

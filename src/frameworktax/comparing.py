@@ -280,7 +280,7 @@ def calibrate(say: Callable[[str], None]) -> tuple[Constants, Path]:
         if any(note.code == LOADED for note in m.notes):
             raise UsageError("other load was on the processor; calibrate while this host is idle")
         found.append(sample_of(m))
-        if (timed := len(found[-1].processes())) < MIN_PROCESSES:
+        if (timed := len(found[-1].processes)) < MIN_PROCESSES:
             raise UsageError(
                 f"a session timed {timed} of {MIN_PROCESSES} processes, too few to calibrate with; "
                 "free memory and processors for it, and calibrate again"

@@ -92,10 +92,10 @@ def test_two_rounds_of_the_calibrator_tell_no_noise():
 def test_block_noise_is_the_spread_of_blocks_and_leaves_medians_out():
     blocks = {(0, r): math.exp(x) for r, x in enumerate((-0.03, 0.0, 0.01))}
     blocks |= {(1, r): 5 * math.exp(x) for r, x in enumerate((-0.02, 0.0, 0.5))}
-    spread, degrees = Sample(blocks=blocks, calibrator={}).block_noise()
+    spread, degrees = Sample(blocks=blocks, calibrator={}).block_noise
     assert spread == pytest.approx(1.4826 * 0.025)  # of 0.01, 0.02, 0.03, 0.5
     assert degrees == pytest.approx(0.37 * 4)
-    assert Sample(blocks={(0, 0): 1.0, (1, 0): 2.0}, calibrator={}).block_noise() is None
+    assert Sample(blocks={(0, 0): 1.0, (1, 0): 2.0}, calibrator={}).block_noise is None
 
 
 def test_block_noise_does_not_shrink_with_more_blocks():
@@ -147,22 +147,25 @@ def test_the_noise_of_the_quartile_is_never_less_than_said():
     assert true < said < 1.5 * true
 
 
+def quartiles(*calibrators):
+    return [contrasts.quartile(calibrator) for calibrator in calibrators]
+
+
 def test_a_movement_within_the_noise_is_hardly_believed():
     noisy = [350.0, 362.0, 370.0, 380.0, 395.0]
-    before = dict(enumerate(noisy))
-    little, _ = contrasts.moved([before], {r: ns * 1.005 for r, ns in before.items()})
+    before, near, far = quartiles(noisy, [1.005 * ns for ns in noisy], [1.4 * ns for ns in noisy])
+    little, _ = contrasts.moved([before], near)
     assert 0 < little < 0.5 * math.log(1.005)
-    large, noise = contrasts.moved([before], {r: ns * 1.4 for r, ns in before.items()})
+    large, noise = contrasts.moved([before], far)
     assert large == pytest.approx(math.log(1.4), rel=0.05)
-    assert noise == pytest.approx(2 * contrasts.quartile(noisy)[1], rel=0.1)
-    back, _ = contrasts.moved([{r: ns * 1.4 for r, ns in before.items()}], before)
+    assert noise == pytest.approx(2 * before[1], rel=0.1)
+    back, _ = contrasts.moved([far], before)
     assert back == pytest.approx(-large)
 
 
 def test_calibrators_of_other_worlds_end_in_a_number():
-    value, noise = contrasts.moved(
-        [dict.fromkeys(range(3), 1e-300)], dict.fromkeys(range(3), 1e300)
-    )
+    before, after = quartiles([1e-300] * 3, [1e300] * 3)
+    value, noise = contrasts.moved([before], after)
     assert value == pytest.approx(math.log(1e300) * 2) and noise == pytest.approx(0.0)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median, variance
 
@@ -168,19 +169,34 @@ def paired(before: Blocks, after: Blocks, constants: Constants = ELSEWHERE) -> C
 # --- two sessions ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One side of a contrast between sessions: its blocks, and round → the calibrator's, ns."""
+    """One side of a contrast between sessions: its blocks, and round → the calibrator's, ns.
+
+    What is made of them is kept: ``constants_of`` compares each session with all others.
+    """
 
     blocks: Blocks
     calibrator: Mapping[int, float]
 
+    @cached_property
     def processes(self) -> list[float]:
-        """Return the median of log blocks of each process."""
+        """The median of log blocks of each process."""
         return [median(values) for values in by_process(self.blocks).values()]
 
+    @cached_property
+    def squares(self) -> float:
+        """The sum of squares of ``processes`` around their mean; two at least."""
+        return variance(self.processes) * (len(self.processes) - 1)
+
+    @cached_property
+    def speed(self) -> tuple[float, float]:
+        """The ``quartile`` of the calibrator, which has one round at least."""
+        return quartile(self.calibrator.values())
+
+    @cached_property
     def block_noise(self) -> tuple[float, float] | None:
-        """Return (robust spread of blocks in their process, degrees of freedom), log scale.
+        """The robust spread of blocks in their process, and its degrees of freedom, log scale.
 
         The block next to a process's median is left out: it is the median, or as near as one can
         be. None where no process has a second block.
@@ -219,7 +235,7 @@ def between(
     if on_cpu:
         parts = [(sessions * constants.session_sd**2, constants.degrees)]
     for side, weight in weighted:
-        noisy = side.block_noise()
+        noisy = side.block_noise
         if noisy is None:
             parts.append(((weight * UNCALIBRATED_SD) ** 2, math.inf))
         else:
@@ -227,12 +243,12 @@ def between(
             parts.append(((weight * constants.block_noise * noisy[0]) ** 2, degrees))
     drift = None
     if same_calibrator and all(len(side.calibrator) >= MIN_CALIBRATIONS for side, _ in weighted):
-        drift, noise = moved([side.calibrator for side in before], after.calibrator)
+        drift, noise = moved([side.speed for side in before], after.speed)
         share = (DRIFT_SD if on_cpu else DEVICE_DRIFT_SD) * drift
         parts += [(share**2, math.inf), (noise, math.inf)]
     else:
         parts.append((sessions * UNCALIBRATED_SD**2, math.inf))
-    levels = [(side.processes(), weight) for side, weight in weighted]
+    levels = [(side.processes, weight) for side, weight in weighted]
     value = fmean(levels[-1][0]) - fmean(fmean(own) for own, _ in levels[:-1])
     measured = None
     enough = min(len(own) for own, _ in levels) >= MIN_PROCESSES
@@ -243,7 +259,7 @@ def between(
         method += ", less the host's drift"
     return Contrast(
         value=value,
-        spread=_pooled([own for own, _ in levels]) if enough else constants.process_sd**2,
+        spread=_pooled([*before, after]) if enough else constants.process_sd**2,
         degrees=sum(len(own) - 1 for own, _ in levels) if enough else math.inf,
         scale=sum(weight**2 / len(own) for own, weight in levels),
         parts=tuple(parts),
@@ -254,9 +270,8 @@ def between(
     )
 
 
-def _pooled(sides: Sequence[Sequence[float]]) -> float:
-    squares = sum(variance(side) * (len(side) - 1) for side in sides)
-    return squares / sum(len(side) - 1 for side in sides)
+def _pooled(sides: Sequence[Sample]) -> float:
+    return sum(side.squares for side in sides) / sum(len(side.processes) - 1 for side in sides)
 
 
 def constants_of(sessions: Sequence[Sample]) -> Constants:
@@ -269,9 +284,9 @@ def constants_of(sessions: Sequence[Sample]) -> Constants:
     Raises:
         ValueError: fewer than three sessions, or one without blocks in ``MIN_PROCESSES`` processes.
     """
-    if len(sessions) < 3 or any(len(one.processes()) < MIN_PROCESSES for one in sessions):
+    if len(sessions) < 3 or any(len(one.processes) < MIN_PROCESSES for one in sessions):
         raise ValueError("at least three sessions of at least three processes each")
-    process_sd = math.sqrt(fmean(variance(one.processes()) for one in sessions))
+    process_sd = math.sqrt(fmean(variance(one.processes) for one in sessions))
 
     def scaled(factor: float) -> Constants:
         return Constants(
@@ -308,23 +323,22 @@ def constants_of(sessions: Sequence[Sample]) -> Constants:
 # --- the host's speed ---------------------------------------------------------------------------
 
 
-def moved(before: Sequence[Mapping[int, float]], after: Mapping[int, float]) -> tuple[float, float]:
-    """Return (log ratio of the host's speed after / before, its variance), from calibrators.
+def moved(before: Sequence[tuple[float, float]], after: tuple[float, float]) -> tuple[float, float]:
+    """Return (log ratio of the host's speed after / before, its variance), from quartiles.
 
-    The expectation given what the calibrators show, where the host's own standard deviation
-    between sessions may be any of ``DRIFTS``, each as likely on a log scale: a movement within the
-    calibrator's noise is mostly not believed, one far beyond it fully. Of several sessions before
-    it is the movement from their mean.
+    Each is the ``quartile`` of a session's calibrator. The expectation given what the calibrators
+    show, where the host's own standard deviation between sessions may be any of ``DRIFTS``, each as
+    likely on a log scale: a movement within the calibrator's noise is mostly not believed, one far
+    beyond it fully. Of several sessions before it is the movement from their mean.
     """
-    old = [quartile(side.values()) for side in before]
-    new, new_noise = quartile(after.values())
-    seen = new - fmean(level for level, _ in old)
-    noise = new_noise + sum(noise for _, noise in old) / len(old) ** 2
+    new, new_noise = after
+    seen = new - fmean(level for level, _ in before)
+    noise = new_noise + sum(noise for _, noise in before) / len(before) ** 2
     low, high = map(math.log, DRIFTS)
     weighted = []
     for step in range(STEPS):
         sd = math.exp(low + (high - low) * step / (STEPS - 1))
-        host = (1 + 1 / len(old)) * sd**2
+        host = (1 + 1 / len(before)) * sd**2
         likely = math.exp(-(seen**2) / (host + noise) / 2) / math.sqrt(host + noise)
         believed = host / (host + noise)
         weighted.append((likely, believed * seen, believed * noise))
