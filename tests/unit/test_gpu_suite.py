@@ -440,6 +440,12 @@ def summary(part, *points, ok=True, left_out=None):
     }
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Draw no page of a store, which is a process each: these tests look at no such page."""
+    monkeypatch.setattr(gpu_results, "draw", lambda folder: [])
+
+
 def test_archives_become_one_page_with_the_paper_beside(tmp_path, capsys):
     first = packed(tmp_path, "one", summary("bert-base", point("cuda-graph", kernel=None)))
     second = packed(
@@ -457,7 +463,7 @@ def test_archives_become_one_page_with_the_paper_beside(tmp_path, capsys):
     assert {file.name for file in (out / "gpu").glob("*-store/*")} == {"two.jsonl", "three.jsonl"}
 
 
-def test_padded_sentences_are_not_set_beside_the_paper_s_dense_input(tmp_path):
+def test_padded_sentences_are_not_set_beside_the_paper_s_dense_input(tmp_path, undrawn):
     padded = {**point("cuda-graph", length=128, input="ragged"), "pipelined_ns": estimate(9e6)}
     long = {**point("cuda-graph", length=512), "pipelined_ns": estimate(8e6)}
     points = [point("cuda-graph", length=128), padded, long]
@@ -474,7 +480,7 @@ def test_padded_sentences_are_not_set_beside_the_paper_s_dense_input(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "another"])
-def test_an_archive_that_cannot_be_read_is_said_and_older_results_stay(tmp_path, damage):
+def test_an_archive_that_cannot_be_read_is_said_and_older_results_stay(tmp_path, damage, undrawn):
     archive = packed(tmp_path, "one", summary("bert-base", point()))
     out = tmp_path / "docs"
     assert gpu_results.main([str(archive), "--out", str(out)]) == 0
@@ -490,7 +496,7 @@ def test_an_archive_that_cannot_be_read_is_said_and_older_results_stay(tmp_path,
     assert sorted(out.rglob("*")) == before
 
 
-def test_a_page_without_kernel_time_is_a_failure(tmp_path):
+def test_a_page_without_kernel_time_is_a_failure(tmp_path, undrawn):
     only = packed(tmp_path, "one", summary("mlp", point(method="sampling"), ok=False))
     assert gpu_results.main([str(only), "--out", str(tmp_path / "docs")]) == 1
 
