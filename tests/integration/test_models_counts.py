@@ -121,6 +121,20 @@ WITH_HEADS = {"wav2vec2", "hubert", "wavlm", "whisper-encoder", "inception-v3"}
 """Published only as part of something larger: tests of their own, below."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_values():
+    """Draw no weights where a model is made on the CPU, as torchvision's are: they take seconds."""
+    from frameworktax.models import vision
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("uniform_", "normal_"):
+            patch.setattr(torch.Tensor, name, lambda self, *_, **__: self)
+        # It draws until all are within its bounds.
+        patch.setattr(torch.nn.init, "trunc_normal_", lambda tensor, *_, **__: tensor)
+        patch.setattr(vision, "calibrate", lambda module, inputs: None)
+        yield
+
+
 def count(module) -> int:
     return sum(p.numel() for p in module.parameters())
 
