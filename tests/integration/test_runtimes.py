@@ -103,6 +103,17 @@ def compile_little():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def register_once():
+    """Let torch's ONNX exporter read its table of operators once, not for each model: a second."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        once = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+        patch.setattr(ONNXRegistry, "from_torchlib", once)
+        yield
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Callable[[str, str], Path]:
     """Return a function: the folder of a runtime's export of a model, made once for all tests.
