@@ -74,7 +74,7 @@ class Clean:
         for distribution in closure([*(r.name for r in needed), *further]):
             link(distribution, site)
         into = ("--python", str(self.bin / "python"), "--disable-pip-version-check")
-        python("pip", *into, "install", "--quiet", "--no-deps", str(wheel))
+        python("pip", *into, "install", "--quiet", "--no-deps", "--no-compile", str(wheel))
         self.work = folder / "work"
         self.work.mkdir()
         (self.work / "net.py").write_text(NET)
