@@ -65,6 +65,29 @@ def test_a_model_is_watched_before_and_after_it_is_compiled(registry):
     assert type(net) is Net
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_model_is_called_as_its_class_calls_it(registry, monkeypatch, is_replaced):
+    own, through = torch.nn.Module.__call__, []
+
+    def replaced(self, *args, **kwargs):
+        through.append(self)
+        return own(self, *args, **kwargs)
+
+    if is_replaced:  # by another tool
+        monkeypatch.setattr(torch.nn.Module, "__call__", replaced)
+    net, x = Net(), torch.randn(2, 8)
+    hooked = []
+    net.register_forward_hook(lambda *_: hooked.append(1))
+    with watch(net, registry, sample=0) as watched:
+        for _ in range(3):
+            net(x)
+        assert len(hooked) == 3
+        net._compiled_call_impl = lambda x: x + 1  # as `net.compile()` sets it
+        assert torch.equal(net(x), x + 1)
+    assert through.count(net) == 4 * is_replaced
+    assert calls(registry) == 4 and watched.faults == {}
+
+
 @needs_sampler
 def test_a_forked_child_begins_with_numbers_and_samplers_of_its_own(registry):
     net, x = Net(), torch.randn(2, 8)

@@ -155,10 +155,11 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
 
     The model's own work has filled the caches by the time of the next call, so that every object
     that is touched costs. So a call that is neither sampled nor within another one is noted in
-    ``recorded`` itself, which touches few; all else goes through ``Watch.enter`` and ``leave``.
+    ``recorded`` itself, which touches few, and where the method is torch's own, what it does is
+    done in its place; all else goes through ``Watch.enter`` and ``leave``.
     """
     compiling, now, size = _compiling(), recorder.clock.wall_ns, recorder.size
-    local = recorder.local
+    local, is_torchs = recorder.local, _is_torchs(method)
 
     @wraps(method)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -175,7 +176,10 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
         failed, begin_ns = True, now()
         try:
             caller.depth = 1
-            result = method(self, *args, **kwargs)
+            if is_torchs:
+                result = (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+            else:
+                result = method(self, *args, **kwargs)
             failed = False
         finally:
             wall_ns = now() - begin_ns
@@ -195,6 +199,17 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
         return result
 
     return recorded
+
+
+def _is_torchs(method: Any) -> bool:
+    """Return whether this is ``Module.__call__`` of torch as it is known, replaced by no tool."""
+    torch, code = sys.modules.get("torch"), getattr(method, "__code__", None)
+    return (
+        torch is not None
+        and method is torch.nn.Module.__call__
+        and code is not None
+        and code.co_names == ("_compiled_call_impl", "_call_impl")
+    )
 
 
 def _compiling() -> Callable[[], bool]:
