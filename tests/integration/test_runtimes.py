@@ -104,6 +104,14 @@ def compile_little():
 
 
 @pytest.fixture(scope="module", autouse=True)
+def no_telemetry():
+    """As in a measuring process: OpenVINO reports its conversions to no server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "openvino_telemetry", None)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
 def register_once():
     """Let torch's ONNX exporter read its table of operators once, not for each model: a second."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry
