@@ -3,6 +3,7 @@
 import random
 import signal
 import threading
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -56,6 +57,9 @@ class Listener(Reporter):
 
     def ready(self, label):
         self.events.append(("ready", label))
+
+    def remaining(self, seconds):
+        self.events.append(("remaining", seconds))
 
 
 class Ran:
@@ -422,6 +426,16 @@ def test_where_intervals_are_wide_more_processes_are_measured(ran):
     assert all(ran.blocks.count((name, 1, 11)) >= 2 for name in ("eager", "fast"))
     first = ran.blocks.index(("eager", 1, 3))
     assert {ran.blocks[:first].count((name, 1, 2)) for name in ("eager", "fast")} <= {2, 3}
+
+
+def test_before_more_processes_are_begun_the_rest_of_the_time_is_said(ran):
+    ran.host.noise = 0.2
+    ran.run(runtimes=["eager"], batches=[1], most_processes=12, precise_s=12.0)
+    left = [one[1] for one in ran.listener.events if one[0] == "remaining"]
+    assert len(left) > 2 and all(0 < later < earlier < 12 for earlier, later in pairwise(left))
+    count = [one for one in ran.listener.events if one[0] in ("measured", "remaining")]
+    at = count.index(("remaining", left[0]))
+    assert max(processes for what, _, processes in count[:at]) == 3
 
 
 @pytest.mark.parametrize("most", [12, 0])

@@ -70,7 +70,7 @@ def measure(
     """
     given = dict(locals())
     from frameworktax import api
-    from frameworktax.measure.plan import DEFAULT_PRECISE_S
+    from frameworktax.measure.plan import DEFAULT_PRECISE_S, EXPECTED_SETUP_S
 
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
     kind, mean, deviation = options.parse_input(input_)
@@ -84,7 +84,7 @@ def measure(
         command=sys.argv[1:],
     )
     then = f"See it: frameworktax report {store}; go on: {this_command('--resume')} --resume"
-    expected_s = asked["time_budget"] or DEFAULT_PRECISE_S
+    expected_s = EXPECTED_SETUP_S + (asked["time_budget"] or DEFAULT_PRECISE_S)
     with out.measuring(store, then, budget_s=expected_s, partial=True) as view:
         results = api.measure(**asked, reporter=view)
     out.results(results)

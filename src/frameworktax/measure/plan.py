@@ -35,6 +35,8 @@ from frameworktax.store.shards import decode
 DEFAULT_BUDGET_S = 60.0
 DEFAULT_PRECISE_S = 12.0
 """What measuring takes where no time budget was given, unless coverage takes longer."""
+EXPECTED_SETUP_S = 8.0
+"""What set-up is expected to take, until more is known: importing torch, loading, an export."""
 DEFAULT_SETUP_LIMIT_S = 300.0
 DEFAULT_PROCESSES = 3
 MOST_PROCESSES = 100

@@ -299,6 +299,7 @@ class MeasuringSession:
             each = [schedule.cost_s(one, batch, begun) for one in batches for batch in batches[one]]
             if started_s + sum(each) > self._rounds.precise_left_s:
                 return
+            self._reporter.remaining(self._rounds.precise_left_s)
             processes = list(range(begun, min(2 * begun, most)))
             begun += len(processes)
             started_s = self._start_processes(processes, batches)
