@@ -2,9 +2,10 @@
 
 The story is ``MeasuringSession._measure``. Pass A measures each point once, in one process, as soon
 as its runtime is ready: ``_cover``. When set-up is over, pass B adds the other processes
-(``_add_processes``) and pass C gives rounds to the widest intervals (``Rounds.precise``). Where
-memory does not hold all processes they are measured in shifts, every runtime in each. What is
-measured is in the store the moment it is measured; the budget is charged for measuring only.
+(``_add_processes``), more of them where intervals are wide (``_add_further``), and pass C gives
+rounds to the widest intervals (``Rounds.precise``). Where memory does not hold all processes they
+are measured in shifts, every runtime in each. What is measured is in the store the moment it is
+measured; the budget is charged for measuring only.
 """
 
 from __future__ import annotations
