@@ -30,7 +30,6 @@ from frameworktax.measure.plan import (
     checked,
     listed,
     points_for,
-    why_not,
 )
 from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
@@ -294,8 +293,6 @@ def _run_plan(
         return _results(build(earlier, until=plan.until, asked=asked), damage, folder)
     ended: NothingMeasuredError | KeyboardInterrupt | None = None
     with open_shard(folder, command) as writer:
-        if reporter is not None:
-            reporter.asked([point for point in plan.points if not why_not(point)], plan.until)
         try:
             with host_lock(command, reporter.say if reporter else None):
                 MeasuringSession(plan, writer, reporter, templates).run()

@@ -219,6 +219,16 @@ def point_name(
     return ", ".join(part for part in parts if part)
 
 
+def distinct_name(point: Point, among: Iterable[Point]) -> str:
+    """Name a point by what not all of ``among`` have in common, its batch size left out.
+
+    Where that is nothing its runtime names it.
+    """
+    parts = [point_name(one, batch=False).split(", ") for one in (point, *among)]
+    shared = set(parts[0]).intersection(*parts[1:])
+    return ", ".join(part for part in parts[0] if part not in shared) or point.runtime
+
+
 def _input_name(w: Workload) -> str:
     if w.length_mean is None or w.length_sd is None:
         return w.input

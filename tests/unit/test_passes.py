@@ -49,6 +49,9 @@ class Listener(Reporter):
     def __init__(self):
         self.events = []
 
+    def asked(self, points, until):
+        self.events.append(("asked", len(points), until))
+
     def measured(self, point, medians_ns):
         self.events.append(("measured", point.runtime, len(medians_ns)))
 
@@ -496,9 +499,10 @@ def test_the_floor_has_its_first_blocks_however_noisy_it_is(ran):
     assert 5 <= len(ran.of(Block)) <= 8
 
 
-def test_the_reporter_hears_of_set_up_and_of_medians(ran):
+def test_the_reporter_hears_what_is_asked_of_set_up_and_of_medians(ran):
     ran.run()
     heard = ran.listener.events
+    assert heard[0] == ("asked", len(RUNTIMES) * len(BATCHES), 0.03)
     assert ("setting up", "exported") in heard and ("ready", "exported") in heard
     assert ("measured", "eager", 1) in heard and ("measured", "eager", 3) in heard
 

@@ -1,6 +1,7 @@
 """Progress of sessions and studies: a picture on a terminal, few lines in a log."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -68,6 +69,27 @@ def test_a_log_has_the_end_of_a_session():
     view.counts({"measured": 30, "failed": 5, "open": 5})
     view.ended()
     assert out.getvalue().splitlines()[-1] == "  30 of 40 points measured, 5 failed, 5 left"
+
+
+def test_waiting_for_another_session_is_not_in_the_estimate():
+    view, out, clock = log(budget_s=20.0)
+    view.say("waiting for process 1")
+    clock.now += 300
+    view.phase("setting up")
+    assert out.getvalue().splitlines()[-1] == "setting up; about 20 s left"
+
+
+def test_values_of_a_study_say_of_which_width_they_are():
+    view, out, _ = log(verbose=True)
+    small = Workload(model="mlp", width=0.5)
+    points = [Point(workload=replace(small, batch=batch), runtime="eager") for batch in (1, 2)]
+    view.session(1, 1, "mlp", 60.0)
+    view.asked(points, 0.03)
+    view.measured(points[0], [[1e6]])
+    assert "1.00 ms" not in out.getvalue()  # the other batch has none yet
+    view.measured(points[1], [[2e6]])
+    last = out.getvalue().splitlines()[-1]
+    assert last == "    mlp, eager, width × 0.5: 1.00 ms at batch 1, 2.00 ms at batch 2"
 
 
 def test_what_is_said_stays_whole_and_means_nothing_to_the_terminal():
@@ -184,10 +206,11 @@ def test_the_bar_of_one_session_in_a_log():
 
 
 def test_a_session_alone_takes_over_its_estimate_and_one_of_a_study_does_not():
-    view, out, _ = log()
+    view, out, _ = log(verbose=True)
+    view.phase("setting up")
     view.remaining(30.0)
     view.phase("measuring")
-    assert "30 s" in out.getvalue()
+    assert "30 s" in out.getvalue().splitlines()[-1]
     view.session(1, 2, "a", 600.0)
     view.remaining(5.0)
     assert out.getvalue().endswith("about 10 min left\n") and view._left() == "about 10 min left"

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-from frameworktax.records import Point, Workload, point_name
+from frameworktax.records import Point, Workload, distinct_name, point_name
 
 PLAIN = Point(workload=Workload(model="bert-base", batch=8), runtime="eager")
 FULL = Point(
@@ -42,6 +42,17 @@ def test_a_name_has_all_that_sets_a_point_apart():
         "llama-tiny, inductor, batch 2, length 128, width × 2, float16, ragged 40 ± 10 tokens, "
         "generate 16 tokens (static cache), cuda:0, 4 threads"
     )
+
+
+def test_points_are_told_apart_by_what_they_do_not_share():
+    one = Point(workload=Workload(model="mlp", length=32), runtime="eager")
+    wide = replace(one, workload=replace(one.workload, width=0.5))
+    other = replace(one, runtime="null", workload=replace(one.workload, batch=4))
+    assert distinct_name(one, [one]) == "eager"
+    assert distinct_name(one, [one, other]) == "eager"
+    assert distinct_name(wide, [one, wide, other]) == "eager, width × 0.5"
+    assert distinct_name(wide, [one, wide]) == "width × 0.5"
+    assert distinct_name(one, [one, wide]) == "eager"
 
 
 def test_a_family_is_all_runtimes_and_batches():

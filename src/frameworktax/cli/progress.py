@@ -24,7 +24,7 @@ from rich.text import Text
 
 from frameworktax.errors import flat
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import FLOOR, FamilyKey, Point, point_name
+from frameworktax.records import FLOOR, FamilyKey, Point, distinct_name, point_name
 from frameworktax.report import blocks
 from frameworktax.report.render_terminal import drawn
 from frameworktax.report.words import milliseconds, plus_minus, time_text
@@ -108,6 +108,7 @@ class ProgressView(_Drawing, Reporter):
         self._verbose = verbose
         self._printed = self._drawn = float("-inf")
         self._drawing = 0.0
+        self._budget_s = budget_s
         self._end = clock() + budget_s
         self._counts: dict[str, int] = {}
         self._running = 0
@@ -168,6 +169,8 @@ class ProgressView(_Drawing, Reporter):
         self._draw()
 
     def phase(self, text: str) -> None:
+        if not (self._phase or self._session):  # it may have waited for another session until now
+            self._end = self._clock() + self._budget_s
         self._phase = text
         self._next = ""
         self._log(f"{self._indent()}{text}; {self._left()}", often=self._verbose)
@@ -277,7 +280,9 @@ class ProgressView(_Drawing, Reporter):
         for p in sorted(mine, key=lambda p: p.workload.batch):
             ns, around, _ = self._known(p)
             values.append(f"{f'{time_text(ns)} {around}'.rstrip()} at batch {p.workload.batch}")
-        return f"{point.runtime}: {', '.join(values)}"
+        is_study = bool(self._session)
+        name = point_name(point, batch=False) if is_study else distinct_name(point, self._asked)
+        return f"{name}: {', '.join(values)}"
 
     def _known(self, point: Point) -> tuple[float, str, bool]:
         """Return a point's value, ns, its interval as text, and whether that is narrow enough.

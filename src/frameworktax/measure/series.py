@@ -156,11 +156,6 @@ class Series:
         return not (self.is_twin or self.is_floor)
 
     @property
-    def label(self) -> str:
-        """A name for progress lines."""
-        return f"{self.runtime.name}{' (twin)' if self.is_twin else ''}"
-
-    @property
     def libraries(self) -> tuple[str, ...]:
         """What its processes import before they load anything; see ``models.libraries``."""
         of_model = self.model_libraries if self.runtime.needs_model else ()

@@ -32,7 +32,7 @@ from frameworktax.measure.series import PointRun, Series, series_of
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import libraries_in
 from frameworktax.models.user import BEGINS_OTHERS
-from frameworktax.records import FLOOR, Note, Workload
+from frameworktax.records import FLOOR, Note, Workload, distinct_name, point_name
 
 DESCRIBE_S = 3.0
 """After this time no larger batch size is run to count its operations."""
@@ -115,6 +115,8 @@ class Setup:
         self._described: dict[Workload, Described] = {}
         self._is_described = False
         self._news: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self._labels: dict[Series, str] = {}
+        """Kept: others may be added, which are named differently."""
         self._threads: list[Future[None]] = []
         self._turns: dict[tuple[Series, int], threading.Lock] = {}
 
@@ -177,6 +179,13 @@ class Setup:
 
     # --- in threads -----------------------------------------------------------------------------
 
+    def _tell(self, series: Series, step: str) -> None:
+        """Have a step of a series shown, or that its set-up has ended."""
+        if series not in self._labels:
+            first = {one: next(iter(one.points.values())) for one in (series, *self._series)}
+            self._labels[series] = distinct_name(first[series], first.values())
+        self._news.put((self._labels[series], step))
+
     def _submit(self, work: Any, *arguments: Any) -> None:
         thread = self._pool.submit(work, *arguments)
         self._threads.append(thread)
@@ -229,7 +238,7 @@ class Setup:
         known = self._bench.known.description(point, batches)
         if known is not None:
             return known
-        model = series.workload.model
+        model = point_name(point, runtime=False, batch=False)
         self._news.put((model, "counting its operations"))
         try:
             timeout_s = min(DESCRIBE_LIMIT_S, self._plan.setup_limit_s)
@@ -254,7 +263,7 @@ class Setup:
 
     def _prepare(self, series: Series, process: SetupProcess) -> bool:
         """Export for one runtime; where that fails, once more in a fresh process."""
-        self._news.put((series.label, "compiling" if series.runtime.compiles else "exporting"))
+        self._tell(series, "compiling" if series.runtime.compiles else "exporting")
         try:
             try:
                 self.prepare(series, process.get)
@@ -274,7 +283,7 @@ class Setup:
         """
         compiles = series.runtime.compiles
         if not series.is_floor:
-            self._news.put((series.label, "loading and compiling" if compiles else "loading"))
+            self._tell(series, "loading and compiling" if compiles else "loading")
         try:
             for batch in sorted(series.points):
                 if (error := self.bind(series, 0, batch)) is None:
@@ -292,7 +301,7 @@ class Setup:
             self._fail(series, error)
             return
         series.ready = True
-        self._news.put((series.label, ""))
+        self._tell(series, "")
 
     def prepare(self, series: Series, process: Callable[[], Worker]) -> None:
         """Have a set-up process export or compile, unless an earlier session left it ready.
@@ -364,7 +373,8 @@ class Setup:
 
     def _start(self, series: Series, process: int) -> None:
         """Start a measuring process and load the model in it."""
-        label, variables = f"{series.label}, process {process}", series.runtime.variables()
+        twin, variables = " (twin)" if series.is_twin else "", series.runtime.variables()
+        label = f"{series.runtime.name}{twin}, process {process}"
         limit_s = self._plan.setup_limit_s
         for batch in series.points:  # whatever was bound went with the process before
             series.bound.pop((batch, process), None)
@@ -413,7 +423,7 @@ class Setup:
 
     def _fail(self, series: Series, error: WorkerError) -> None:
         self._bench.recorder.mark_failed(series, self._explain(error))
-        self._news.put((series.label, ""))
+        self._tell(series, "")
 
     def _explain(self, error: WorkerError) -> WorkerError:
         if error.status != "timeout":
