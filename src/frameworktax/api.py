@@ -24,19 +24,19 @@ from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
     DEFAULT_PRECISE_S,
-    DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
     Plan,
     checked,
     listed,
     points_for,
+    process_counts,
 )
 from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.user import unpack
 from frameworktax.records import Block, LeftOut, Measurement, Note, Record, Run, Workload
-from frameworktax.stats import FURTHER_PROCESSES, UNTIL
+from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -236,8 +236,7 @@ def measure(
     )
     plan = Plan(
         points=points,
-        processes=DEFAULT_PROCESSES if processes is None else processes,
-        most_processes=FURTHER_PROCESSES if processes is None else 0,
+        **process_counts(processes),
         until=until,
         budget_s=DEFAULT_BUDGET_S if time_budget is None else time_budget,
         precise_s=DEFAULT_PRECISE_S if time_budget is None else math.inf,

@@ -28,7 +28,7 @@ from frameworktax.analysis.grouping import gather
 from frameworktax.errors import DeploymentError, StoreError, UsageError, check_known, write_text
 from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure import orphans
-from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
+from frameworktax.measure.plan import Plan, process_counts
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     DEPLOYED,
@@ -327,7 +327,7 @@ def measure_again(
     across: bool = False,
     time_budget: float = AGAIN_S,
     until: float = UNTIL,
-    processes: int = DEFAULT_PROCESSES,
+    processes: int | None = None,
     reporter: Reporter | None = None,
     command: Sequence[str] = (),
 ) -> Compared:
@@ -349,7 +349,7 @@ def measure_again(
         raise DeploymentError(text) from error
     plan = Plan(
         points=tuple(m.point for m in before.measurements),
-        processes=processes,
+        **process_counts(processes),
         until=until,
         budget_s=time_budget,
         twin="none",

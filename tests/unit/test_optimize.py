@@ -715,6 +715,17 @@ def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
     assert not any(one.is_in for one in made.candidates)
 
 
+@pytest.mark.parametrize(("given", "most"), [(None, 12), (3, 0), (5, 0)])
+def test_a_proof_takes_more_processes_where_no_number_was_given(tmp_path, monkeypatch, given, most):
+    plans = []
+    monkeypatch.setattr(run, "Delivery", Delivers)
+    monkeypatch.setattr(run, "_measured", lambda *_, **of_plan: plans.append(of_plan))
+    found = raced(measured("openvino", 10))
+    mine = asked(tmp_path, processes=given)
+    run._deliver(mine, tmp_path, Run(measurements=()), found, (), None)
+    assert [(plan["processes"], plan["most_processes"]) for plan in plans] == [(given or 3, most)]
+
+
 def test_who_left_after_the_heats_comes_back_where_all_finalists_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "Delivery", Delivers)
     monkeypatch.setattr(run, "_measured", lambda *_, **__: None)

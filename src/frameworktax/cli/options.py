@@ -47,7 +47,7 @@ SetupLimit = Annotated[
 ]
 Until = Annotated[str, typer.Option(help="Stop at this half-width of the interval.")]
 Processes = Annotated[int, typer.Option(help="Fresh processes for each point.", min=1)]
-MeasureProcesses = Annotated[
+MoreProcesses = Annotated[
     int | None,
     typer.Option(
         help="Fresh processes for each point; default: 3, and up to 12 where they differ.",

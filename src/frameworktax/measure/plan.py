@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from frameworktax import host, models
 from frameworktax import runtimes as registry
@@ -28,7 +28,7 @@ from frameworktax.records import (
     device_of,
 )
 from frameworktax.runtimes.base import Target
-from frameworktax.stats import UNTIL
+from frameworktax.stats import FURTHER_PROCESSES, UNTIL
 from frameworktax.store import new_session_id
 from frameworktax.store.shards import decode
 
@@ -104,6 +104,20 @@ class Plan:
     def warm_up_s(self) -> float:
         """How long one batch size may take to settle in one process."""
         return min(10.0, max(2.0, self.budget_s / 6))
+
+
+class ProcessCounts(TypedDict):
+    """Attributes of a ``Plan``."""
+
+    processes: int
+    most_processes: int
+
+
+def process_counts(given: int | None) -> ProcessCounts:
+    """Return in how many processes to measure: as many as given, else more where few differ."""
+    if given is not None:
+        return {"processes": given, "most_processes": 0}
+    return {"processes": DEFAULT_PROCESSES, "most_processes": FURTHER_PROCESSES}
 
 
 def check_numbers(whole: Iterable[int], numbers: Iterable[float]) -> None:

@@ -17,13 +17,14 @@ from frameworktax.analysis.document import build
 from frameworktax.errors import NothingMeasuredError, UsageError, check_known, counted
 from frameworktax.measure import orphans
 from frameworktax.measure.plan import (
-    DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
     Plan,
+    ProcessCounts,
     check_numbers,
     check_sizes,
     listed,
     of_kinds,
+    process_counts,
     refuse_unavailable,
     with_live,
 )
@@ -89,7 +90,8 @@ class Asked:
         time_budget: seconds of wall time for measuring, over all stages.
         setup_limit: seconds that each step of set-up may take.
         until: half-width of the interval, as a share, at which a point of the final is done.
-        processes: fresh processes a point, in the final and the proof.
+        processes: fresh processes a point, in the final and the proof; by default 3, and in the
+            proof up to 12 where the spread between them leaves an interval wider than ``until``.
         aim: latency, throughput, memory or startup; what wins is faster than eager in any case.
         allow: lower precisions to try as well: bfloat16, int8; outputs are then compared with
             eager's in float32 by that precision's tolerance.
@@ -117,7 +119,7 @@ class Asked:
     time_budget: float = BUDGET_S
     setup_limit: float = DEFAULT_SETUP_LIMIT_S
     until: float = UNTIL
-    processes: int = DEFAULT_PROCESSES
+    processes: int | None = None
     aim: str = "latency"
     allow: str | Iterable[str] = ()
     output: Path = Path("deploy")
@@ -131,7 +133,7 @@ class Asked:
     def __post_init__(self) -> None:
         self.live = unpack(self.model, self.inputs)
         self.device = api.pick_device(str(self.device))
-        whole = self.processes, self.threads
+        whole = self.counts["processes"], self.threads
         check_numbers(whole, (self.until, self.time_budget, self.setup_limit))
         if not self.command:
             self.command = f"frameworktax optimize {self.model} --batch … -o {self.output}"
@@ -173,6 +175,11 @@ class Asked:
             if self.live is None:
                 models.check(workload)
             yield from (replace(workload, batch=batch) for batch in batches)
+
+    @property
+    def counts(self) -> ProcessCounts:
+        """In how many processes the proof is measured, and at least the final."""
+        return process_counts(self.processes)
 
     @property
     def target(self) -> Target:
@@ -307,7 +314,9 @@ def _raced(
         found = race.after_final([*found, *race.candidates(pairs, *together)], asked.aim)
     if asked.aim == "latency" and left_s > 0 and (pairs := race.undecided(found)):
         say(f"run-off: {', '.join(f'{shape_name(w)} {name}' for w, name in pairs)}")
-        stages.append(_race(asked, pairs, left_s, reporter, processes=MORE * asked.processes))
+        stages.append(
+            _race(asked, pairs, left_s, reporter, processes=MORE * asked.counts["processes"])
+        )
         found = [one for one in found if one.pair not in pairs]
         together = _together(asked, stages)
         found = race.after_final([*found, *race.candidates(pairs, *together)])
@@ -373,7 +382,8 @@ def _race(
     if asked.aim not in race.BARE:
         called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
     points = _points(asked, called)
-    known = _known(asked, points, given.get("processes", asked.processes)) if asked.resume else None
+    processes = given.setdefault("processes", asked.counts["processes"])
+    known = _known(asked, points, processes) if asked.resume else None
     return known or _measured(asked, reporter, points=points, budget_s=budget_s, **given)
 
 
@@ -397,7 +407,7 @@ def _stored(asked: Asked, pairs: Sequence[tuple[Workload, str]]) -> Run | None:
 
 def _measured(asked: Asked, reporter: Reporter | None, **given: Any) -> Run:
     """Measure in one session; ``given`` are attributes of its plan."""
-    given = {"processes": asked.processes, "until": asked.until} | given
+    given.setdefault("until", asked.until)
     plan = Plan(setup_limit_s=asked.setup_limit, twin="none", **given)
     if asked.live is not None:
         plan = with_live(plan, asked.live)
@@ -514,7 +524,8 @@ def _deliver(
             if not delivery.failures:
                 prover.rest()
                 given = {"points": delivery.points(), "budget_s": PROOF * asked.time_budget}
-                proof = delivery.confirm(_measured(asked, reporter, deployment=folder, **given))
+                given |= {"deployment": folder, **asked.counts}
+                proof = delivery.confirm(_measured(asked, reporter, **given))
                 found = race.as_delivered(found, delivery.measured)
                 best = {one.pair for one in race.decide(found, asked.aim) if one.won}
                 slower = {one.pair for one in winners} - best
