@@ -22,7 +22,12 @@ from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.compare.contrasts import PAIRED, blocks, moderate, paired, ratio
 from frameworktax.analysis.estimates import propagate, scaled
 from frameworktax.errors import UsageError
-from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_SETUP_LIMIT_S, Plan, points_for
+from frameworktax.measure.plan import (
+    DEFAULT_SETUP_LIMIT_S,
+    Plan,
+    points_for,
+    process_counts,
+)
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     REFERENCE,
@@ -277,7 +282,7 @@ def ablate(
     time_budget: float = BUDGET_S,
     setup_limit: float = DEFAULT_SETUP_LIMIT_S,
     until: float = UNTIL,
-    processes: int = DEFAULT_PROCESSES,
+    processes: int | None = None,
     folder: str | Path = api.DEFAULT_STORE,
     reporter: Reporter | None = None,
     command: Sequence[str] = (),
@@ -293,7 +298,7 @@ def ablate(
         time_budget: seconds of wall time for measuring.
         setup_limit: seconds that each step of set-up may take.
         until: half-width of the interval, as a share, at which a point is done.
-        processes: fresh processes a point.
+        processes: fresh processes a point; by default 3, and up to 12 where they differ.
         folder: store that keeps every sample.
         reporter: gets progress.
         command: recorded with the session.
@@ -329,7 +334,7 @@ def ablate(
     place = Path(folder)
     plan = Plan(
         points=tuple(dict.fromkeys(points)),
-        processes=processes,
+        **process_counts(processes),
         until=until,
         budget_s=time_budget,
         setup_limit_s=setup_limit,

@@ -43,7 +43,7 @@ def measure(
     time_budget: options.MeasureBudget = None,
     setup_limit: options.SetupLimit = "5min",
     until: options.Until = "3%",
-    processes: options.MoreProcesses = None,
+    processes: options.Processes = None,
     twin: Annotated[str, typer.Option(help="Width-shrunk twin: auto, all or none.")] = "auto",
     by: Annotated[
         str,
@@ -196,7 +196,7 @@ def optimize_command(
     time_budget: options.TimeBudget = "5min",
     setup_limit: options.SetupLimit = "5min",
     until: options.Until = "3%",
-    processes: options.MoreProcesses = None,
+    processes: options.Processes = None,
     store: options.Store = options.STORE,
     resume: Annotated[
         bool, typer.Option(help="Take stages that the store already has whole.")
@@ -250,7 +250,7 @@ def ablate_command(
     time_budget: options.TimeBudget = "10min",
     setup_limit: options.SetupLimit = "5min",
     until: options.Until = "3%",
-    processes: options.Processes = 3,
+    processes: options.Processes = None,
     store: options.Store = options.STORE,
     redraw: options.Redraw = False,
     json_file: options.JsonFile = None,

@@ -46,8 +46,7 @@ SetupLimit = Annotated[
     str, typer.Option(help="Time limit of each step of set-up: an export, a compilation.")
 ]
 Until = Annotated[str, typer.Option(help="Stop at this half-width of the interval.")]
-Processes = Annotated[int, typer.Option(help="Fresh processes for each point.", min=1)]
-MoreProcesses = Annotated[
+Processes = Annotated[
     int | None,
     typer.Option(
         help="Fresh processes for each point; default: 3, and up to 12 where they differ.",
