@@ -13,7 +13,7 @@ from frameworktax import store
 from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.measure import session as measuring
 from frameworktax.measure import template
-from frameworktax.measure.plan import Plan
+from frameworktax.measure.plan import EXPECTED_SETUP_S, Plan
 from frameworktax.measure.process import Gate
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import FIRST_ROUNDS
@@ -434,11 +434,11 @@ def test_where_intervals_are_wide_more_processes_are_measured(ran):
 def test_before_more_processes_are_begun_the_rest_of_the_time_is_said(ran):
     ran.host.noise = 0.2
     ran.run(runtimes=["eager"], batches=[1], most_processes=12, precise_s=12.0)
-    left = [one[1] for one in ran.listener.events if one[0] == "remaining"]
-    assert len(left) > 2 and all(0 < later < earlier < 12 for earlier, later in pairwise(left))
-    count = [one for one in ran.listener.events if one[0] in ("measured", "remaining")]
-    at = count.index(("remaining", left[0]))
-    assert max(processes for what, _, processes in count[:at]) == 3
+    whole, *left = [one[1] for one in ran.listener.events if one[0] == "remaining"]
+    assert whole == EXPECTED_SETUP_S + 12 and len(left) > 2
+    assert all(0 < later < earlier < 12 for earlier, later in pairwise(left))
+    heard = ran.listener.events[: ran.listener.events.index(("remaining", left[0]))]
+    assert max(one[2] for one in heard if one[0] == "measured") == 3
 
 
 @pytest.mark.parametrize("most", [12, 0])

@@ -167,7 +167,7 @@ class Output:
             see = f"see which: frameworktax report {results.store}"
             print(f"frameworktax: {points_text(points)} measured; {see}", file=sys.stderr)
 
-    def view(self, budget_s: float = 0.0) -> ProgressView | nullcontext[None]:
+    def view(self) -> ProgressView | nullcontext[None]:
         """Return a reporter on standard error, as a context; None in it for ``--quiet``."""
         if self._quiet:
             return nullcontext()
@@ -180,14 +180,14 @@ class Output:
             from frameworktax.report.run_blocks import environment_blocks
 
             print_blocks(environment_blocks(this_environment()), out, full=True)
-        return ProgressView(out, budget_s, verbose=self._verbose)
+        return ProgressView(out, verbose=self._verbose)
 
     @contextmanager
     def measuring(
-        self, store: Path | None, then: str, budget_s: float = 0.0, partial: bool = False
+        self, store: Path | None, then: str, partial: bool = False
     ) -> Iterator[ProgressView | None]:
-        """Show progress of a session of ``budget_s``; for the rest see ``ending``."""
-        with self.ending(store, then, partial=partial), self.view(budget_s) as view:
+        """Show progress; for the rest see ``ending``."""
+        with self.ending(store, then, partial=partial), self.view() as view:
             yield view
 
     @contextmanager

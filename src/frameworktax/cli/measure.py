@@ -70,7 +70,6 @@ def measure(
     """
     given = dict(locals())
     from frameworktax import api
-    from frameworktax.measure.plan import DEFAULT_PRECISE_S, EXPECTED_SETUP_S
 
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
     kind, mean, deviation = options.parse_input(input_)
@@ -84,8 +83,7 @@ def measure(
         command=sys.argv[1:],
     )
     then = f"See it: frameworktax report {store}; go on: {this_command('--resume')} --resume"
-    expected_s = EXPECTED_SETUP_S + (asked["time_budget"] or DEFAULT_PRECISE_S)
-    with out.measuring(store, then, budget_s=expected_s, partial=True) as view:
+    with out.measuring(store, then, partial=True) as view:
         results = api.measure(**asked, reporter=view)
     out.results(results)
 
@@ -224,7 +222,7 @@ def optimize_command(
     command = this_command("--resume", options.QUIET, options.VERBOSE)
     asked = Asked(**options.arguments(Asked, given, command=command))
     then = f"Go on: {command} --resume"
-    with out.measuring(store, then, budget_s=asked.time_budget) as view:
+    with out.measuring(store, then) as view:
         found = optimize_model(asked, view)
     out.deliver(document(found), headline(found), optimized_blocks(found))
     return 0 if found.folder is not None else 1
@@ -291,7 +289,7 @@ def ablate_command(
             command=sys.argv[1:],
         )
         then = f"See it: frameworktax ablate {model} --store {store} --redraw"
-        with out.measuring(store, then, budget_s=asked["time_budget"]) as view:
+        with out.measuring(store, then) as view:
             found, _ = ablating.ablate(**asked, reporter=view)
     try:
         out.document(document(found))

@@ -91,13 +91,12 @@ class ProgressView(_Drawing, Reporter):
 
     ``verbose`` are lines instead of a picture: each phase, and each point that has a result.
     ``live`` says whether to draw, None to find out. A study gives its own estimate with each
-    session, in place of ``budget_s``.
+    session, in place of the session's.
     """
 
     def __init__(
         self,
         console: Console,
-        budget_s: float = 0.0,
         *,
         verbose: bool = False,
         live: bool | None = None,
@@ -108,8 +107,7 @@ class ProgressView(_Drawing, Reporter):
         self._verbose = verbose
         self._printed = self._drawn = float("-inf")
         self._drawing = 0.0
-        self._budget_s = budget_s
-        self._end = clock() + budget_s
+        self._end = clock()
         self._counts: dict[str, int] = {}
         self._running = 0
         self._session = ""
@@ -169,8 +167,6 @@ class ProgressView(_Drawing, Reporter):
         self._draw()
 
     def phase(self, text: str) -> None:
-        if not (self._phase or self._session):  # it may have waited for another session until now
-            self._end = self._clock() + self._budget_s
         self._phase = text
         self._next = ""
         self._log(f"{self._indent()}{text}; {self._left()}", often=self._verbose)

@@ -30,7 +30,7 @@ from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
 from frameworktax.host.cache import prune_cache
 from frameworktax.measure import orphans, schedule
 from frameworktax.measure.known import KnownModels
-from frameworktax.measure.plan import Plan, why_not
+from frameworktax.measure.plan import EXPECTED_SETUP_S, Plan, why_not
 from frameworktax.measure.process import Gate, Worker
 from frameworktax.measure.recorder import Bench, EffortClock, OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
@@ -130,6 +130,8 @@ class MeasuringSession:
     def _measure(self) -> None:
         able = [point for point in self._plan.points if why_not(point) is None]
         self._reporter.asked(able, self._plan.until)
+        measuring_s = min(self._plan.budget_s, self._plan.precise_s)
+        self._reporter.remaining(EXPECTED_SETUP_S + measuring_s)
         self._reporter.phase("setting up")
         with self._effort.spending("set-up"):
             self._begin_templates()
