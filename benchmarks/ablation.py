@@ -53,7 +53,7 @@ def main() -> None:
     if not at.redraw:
         for workload, budget in (QUICK if at.quick else MODELS).items():
             try:
-                with bar(budget) as shown:
+                with bar() as shown:
                     ablate(
                         workload.model,
                         workload,

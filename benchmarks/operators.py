@@ -60,7 +60,7 @@ def measure(at: Place) -> None:
             processes=1 if at.quick else 3,
             budget_s=budget,
         )
-        with bar(budget) as shown:
+        with bar() as shown:
             api.run_plan(plan, at.store, reporter=shown, command=("operators", workload.model))
         twin = replace(workload, twin=True)
         itemised[workload.model] = child(Path(__file__), ["--itemise", _plain(twin)], 180.0)

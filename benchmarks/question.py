@@ -63,11 +63,11 @@ def place(name: str, description: str, arguments: Sequence[str] | None = None) -
     return found
 
 
-def bar(budget_s: float) -> ProgressView:
+def bar() -> ProgressView:
     """Return a progress bar on standard error."""
     from rich.console import Console
 
-    return ProgressView(Console(stderr=True, highlight=False), budget_s)
+    return ProgressView(Console(stderr=True, highlight=False))
 
 
 def machine(where: Environment | None) -> str:

@@ -277,7 +277,7 @@ def main() -> None:
     asked = parser.parse_args()
     trial = Path(tempfile.gettempdir(), "frameworktax-validate")
     table, page = (trial / TABLE.name, trial / PAGE.name) if asked.quick else (TABLE, PAGE)
-    with ProgressView(Console(stderr=True), asked.time_budget, verbose=False) as bar:
+    with ProgressView(Console(stderr=True)) as bar:
         found = validate(
             asked.models.split(",") if asked.models else None,
             time_budget=asked.time_budget,
