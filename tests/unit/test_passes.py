@@ -146,7 +146,7 @@ def test_precision_ends_before_the_budget_and_coverage_does_not(ran):
     ran.host.noise = 0.5
     ran.run(budget_s=600.0, precise_s=6.0)
     (effort,) = ran.of(Effort)
-    # A round takes 0.8 s, and the pause before it 0.5 s; third blocks where two disagree, 1.3 s.
+    # A round takes 0.8 s, and the pause before it 0.5 s; third blocks come first.
     assert 4e9 < effort.measuring_ns < 7.4e9
     assert len(set(ran.blocks)) == 3 * len(RUNTIMES) * len(BATCHES)
     short = Ran(ran.tmp_path / "short", ran.patch.__self__)

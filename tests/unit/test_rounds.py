@@ -506,6 +506,21 @@ def test_two_blocks_of_a_process_that_disagree_get_a_third_and_what_is_compared_
     assert len({b.round for b in found}) == 3  # pairs of both
 
 
+def test_what_disagrees_at_several_batch_sizes_is_settled_in_one_round(tmp_path):
+    small = Point(workload=Workload(model="m", batch=1), runtime="f")
+    series = series_of(tmp_path, small, [[100] * 3 + [160] * 3 + [100] * 9] * 2)
+    for batch in (8, 16):
+        series.points[batch] = replace(small, workload=replace(small.workload, batch=batch))
+        for process in series.workers:
+            series.runs[batch, process] = PointRun(series, batch, process, calls=5, call_ns=1)
+    with rounds_of(tmp_path, [series]) as rounds:
+        rounds.all_processes()
+        rounds.settle()
+    assert {len(run.medians) for run in series.runs.values()} == {3}
+    found = blocks(store.read(tmp_path / "s")[0])
+    assert len({b.round for b in found}) == 3
+
+
 @pytest.mark.parametrize(
     ("blocks", "shares", "known"),
     [

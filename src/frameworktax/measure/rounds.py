@@ -12,8 +12,9 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -98,12 +99,9 @@ class Rounds:
             self._make(runs, beside, in_order=number == 0)
 
     def all_processes(self) -> None:
-        """Make the first rounds of every process, as far as the budget goes.
-
-        Groups are joined into rounds of ``JOINED_S``: their smallest batch is timed once for all.
-        """
+        """Make the first rounds of every process, as far as the budget goes."""
         for number in range(schedule.FIRST_ROUNDS):
-            for runs in self._joined(number):
+            for runs in self._joined(partial(schedule.behind, number)):
                 if self.left_s > 0:
                     self._make(runs)
 
@@ -113,20 +111,21 @@ class Rounds:
         One of them was disturbed, and nothing says which: of three the middle one counts. What is
         compared with it, in the same process number, takes part.
         """
-        for group in self.groups():
-            for process in sorted({run.process for run in group if schedule.disagree(run)}):
-                runs = [run for run in group if run.process == process]
-                if schedule.rounds_s(runs) <= self.left_s:
-                    self._make([], beside=runs)
+        for runs in self._joined(schedule.unsettled):
+            if schedule.rounds_s(runs) <= self.left_s:
+                self._make([], beside=runs)
 
-    def _joined(self, number: int) -> list[Runs]:
-        """Return what is measured in each of the rounds that bring all to ``number`` + 1 blocks."""
+    def _joined(self, due: Callable[[Runs], Runs]) -> list[Runs]:
+        """Return what is due of each group, in rounds of ``JOINED_S`` or what is left of the time.
+
+        The smallest batch is timed once for all that are in a round.
+        """
         joined: list[Runs] = []
-        length_s = math.inf
+        length_s, longest_s = math.inf, min(JOINED_S, self.left_s)
         for group in self.groups():
-            runs = schedule.behind(group, number)
+            runs = due(group)
             cost_s = schedule.rounds_s(runs)
-            if runs and length_s + cost_s > JOINED_S:
+            if runs and length_s + cost_s > longest_s:
                 joined.append([])
                 length_s = 0.0
             if runs:

@@ -225,7 +225,7 @@ def placed_in(runs: Runs, ns: int, processes: int) -> tuple[Runs, int]:
 # --- passes B and C -------------------------------------------------------------------------------
 
 
-def behind(group: Runs, number: int) -> Runs:
+def behind(number: int, group: Runs) -> Runs:
     """Return the runs of a group that the first rounds of every process are still for.
 
     Those of a process in which any of them has no more than ``number`` blocks: what is compared
@@ -236,10 +236,15 @@ def behind(group: Runs, number: int) -> Runs:
     return [run for run in group if late and (run.process in late or run.series not in more)]
 
 
-def disagree(run: PointRun) -> bool:
-    """Return whether a process has two blocks of a point, and one of them was disturbed."""
-    two = len(run.medians) == FIRST_ROUNDS and run.series.is_compared
-    return two and max(run.medians) > (1 + DISAGREE) * min(run.medians)
+def unsettled(group: Runs) -> Runs:
+    """Return the runs of a group in those processes in which two blocks of a point disagree."""
+    disturbed = {
+        run.process
+        for run in group
+        if len(run.medians) == FIRST_ROUNDS and run.series.is_compared
+        if max(run.medians) > (1 + DISAGREE) * min(run.medians)
+    }
+    return [run for run in group if run.process in disturbed]
 
 
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:
