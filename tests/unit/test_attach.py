@@ -476,6 +476,18 @@ def test_children_that_cannot_be_sampled_are_said(machine, monkeypatch):
     assert (found.notes, len(found.processes)) == ((), 2)
 
 
+def test_children_of_another_user_are_said(machine, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    child = PID + 10
+    machine.process(user=1000)
+    machine.write(task__1__children=f"{child} ")
+    machine.process(child, parent=PID, user=0)
+    with Observation(PID, root=machine.root) as observation:
+        observation._find_children()
+        (note,) = observation.finish().notes
+    assert note.code == "threads-not-sampled" and "belongs to user root" in note.text
+
+
 @pytest.mark.parametrize("since", ["before", "meanwhile"])
 def test_a_process_with_a_gpu_is_said_to_be_its_host_side(machine, since):
     maps = MAPS.format("server") + "5000-6000 rw-s 00000000 00:05 9 /dev/nvidia0\n"

@@ -396,8 +396,10 @@ class Observation:
                     found = target.find(pid, self._root)
                     if (pid, found.start) not in self._processes:
                         self._add(found)
+                except target.OthersError as error:
+                    self._refused[pid] = str(error)
                 except UsageError:
-                    continue  # it has ended meanwhile, or has become another user's
+                    continue  # it has ended meanwhile
                 except OSError as error:
                     if error.errno not in (errno.ENOENT, errno.ESRCH):  # else it has ended
                         self._refused[pid] = str(error.strerror)
@@ -455,7 +457,7 @@ class Observation:
             said.append(Note("unseen-processes", text))
         if self._refused:
             reason = next(iter(self._refused.values()))
-            text = f"{len(self._refused)} processes that it started were not sampled: {reason}"
+            text = f"not sampled: {len(self._refused)} of the processes that it started; {reason}"
             said.append(Note("threads-not-sampled", text))
         return Program(
             verb="attach",

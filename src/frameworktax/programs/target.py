@@ -39,6 +39,10 @@ class Target:
     command: tuple[str, ...]
 
 
+class OthersError(UsageError):
+    """A process of another user."""
+
+
 def parse_pid(text: str) -> int:
     """Return a process id.
 
@@ -59,6 +63,7 @@ def find(pid: int, root: Path = Path("/")) -> Target:
 
     Raises:
         UsageError: it is not there, has ended, or is not to be attached to; says why.
+        OthersError: it is another user's.
     """
     need_linux("attach")
     folder = root / "proc" / str(pid)
@@ -88,7 +93,7 @@ def find(pid: int, root: Path = Path("/")) -> Target:
         raise UsageError(f"process {pid} has ended and waits for its parent to take notice")
     owner = int(status["Uid"].split()[1])
     if os.geteuid() not in (0, owner):
-        raise UsageError(
+        raise OthersError(
             f"process {pid} belongs to {_name_of(owner)}; attach as that user, or with sudo"
         )
     words = tuple(word.decode("utf-8", "replace") for word in command.split(b"\0"))
