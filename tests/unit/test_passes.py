@@ -431,6 +431,23 @@ def test_where_intervals_are_wide_more_processes_are_measured(ran):
     assert {ran.blocks[:first].count((name, 1, 2)) for name in ("eager", "fast")} <= {2, 3}
 
 
+def test_a_batch_size_that_takes_too_long_keeps_no_other_from_more_processes(ran):
+    ran.host.noise = 0.1
+    ran.host.call_ns = lambda _, batch: 1_000_000 * (150 if batch == 64 else batch)
+    ran.run(runtimes=["eager", "fast"], batches=[1, 64], most_processes=12, precise_s=29.0)
+    assert processes_of(ran.blocks) == set(range(12))
+    assert processes_of(ran.blocks, 64) == {0, 1, 2}
+
+
+def test_a_batch_size_gets_as_many_more_processes_as_there_is_time_for(ran):
+    """After a smaller one, which gets all."""
+    ran.host.noise = 0.1
+    ran.host.call_ns = lambda _, batch: 1_000_000 * (150 if batch == 64 else batch)
+    ran.run(runtimes=["eager"], batches=[1, 64], most_processes=12, precise_s=22.0)
+    assert processes_of(ran.blocks) == set(range(12))
+    assert 3 < len(processes_of(ran.blocks, 64)) < 12
+
+
 def test_before_more_processes_are_begun_the_rest_of_the_time_is_said(ran):
     ran.host.noise = 0.2
     ran.run(runtimes=["eager"], batches=[1], most_processes=12, precise_s=12.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -174,6 +174,35 @@ def first_rounds(ready: Points, processes: int, left_s: float) -> int:
     """
     whole_s = sum(cost_s(series, batch) * series.processes(processes) for series, batch in ready)
     return 1 if processes > 1 and whole_s < left_s / 2 else FIRST_ROUNDS
+
+
+def affordable(
+    wide: Mapping[Series, Sequence[int]], processes: Sequence[int], left_s: float
+) -> dict[Series, list[int]]:
+    """Return what there is time for of what is to be measured in further processes.
+
+    What is compared stays together. The cheapest comes first, in all of them, for a large batch
+    size takes hundreds of times as long as the smallest; the last may have time in one alone.
+
+    Args:
+        wide: batch sizes by series; see ``Rounds.wide``.
+        processes: that are to be begun.
+        left_s: of the time for precision.
+    """
+    together: dict[Group, Points] = defaultdict(list)
+    for series, batches in wide.items():
+        for batch in batches:
+            together[group_of(series, batch)].append((series, batch))
+    groups = together.values()
+    each = [(sum(cost_s(*one, processes[0]) for one in group), group) for group in groups]
+    found: dict[Series, list[int]] = defaultdict(list)
+    for group_s, group in sorted(each, key=lambda one: one[0]):
+        if group_s > left_s:
+            break
+        left_s -= group_s * len(processes)
+        for series, batch in group:
+            found[series].append(batch)
+    return found
 
 
 # --- the run by place --------------------------------------------------------------------------

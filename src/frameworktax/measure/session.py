@@ -300,12 +300,13 @@ class MeasuringSession:
         their standard deviations, that of six 1.05. ``started_s`` is what starting the last took.
         """
         begun = self._plan.processes
-        while begun < most and (batches := self._rounds.wide()):
-            each = [schedule.cost_s(one, batch, begun) for one in batches for batch in batches[one]]
-            if started_s + sum(each) > self._rounds.precise_left_s:
-                return
-            self._reporter.remaining(self._rounds.precise_left_s)
+        while begun < most:
             processes = list(range(begun, min(2 * begun, most)))
+            left_s = self._rounds.precise_left_s
+            batches = schedule.affordable(self._rounds.wide(), processes, left_s - started_s)
+            if not batches:
+                return
+            self._reporter.remaining(left_s)
             begun += len(processes)
             started_s = self._start_processes(processes, batches)
             with self._effort.spending("measuring"):
