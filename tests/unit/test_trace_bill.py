@@ -119,6 +119,19 @@ def test_without_a_device_operators_and_what_is_around_them(tmp_path):
     }
 
 
+def test_an_operator_that_calls_its_own_name_computes_without_a_device(tmp_path):
+    """As aten::sort and aten::upsample_bilinear2d do: it is no choice among operators inside it."""
+    _, bill = billed(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        cases.event("cpu_op", "aten::sort", 10, 90),
+        cases.event("cpu_op", "aten::sort", 12, 88),
+        cases.event("cpu_op", "aten::sort", 14, 86),
+        cases.event("cpu_op", "aten::copy_", 20, 30),
+    )
+    assert lines(bill.table[0]) == {"operators": 80, "remainder": 20}
+
+
 @pytest.mark.parametrize(
     ("name", "busy_ns", "wall_ns"),
     [

@@ -70,11 +70,12 @@ LONG_NS = 10_000_000
 """Any other call of the runtime that takes this long while the device is idle initialises or loads
 something: launches take microseconds."""
 _COMPUTING_NOTHING = (
-    "alias as_strided broadcast_to chunk conj contiguous detach diagonal empty empty_like "
-    "empty_strided expand expand_as flatten lift_fresh movedim narrow permute ravel real reshape "
-    "resize_ resolve_conj resolve_neg result_type select set_ slice split split_with_sizes squeeze "
-    "swapaxes t tensor_split to _to_copy transpose unbind unflatten unfold unsafe_chunk "
-    "unsafe_split unsqueeze view view_as _reshape_alias _unsafe_view new_empty numpy_T"
+    "alias as_strided as_strided_ broadcast_to chunk conj contiguous detach detach_ diagonal "
+    "empty empty_like empty_strided expand expand_as flatten lift_fresh movedim narrow permute "
+    "ravel real reshape resize_ resolve_conj resolve_neg result_type select set_ slice split "
+    "split_with_sizes squeeze squeeze_ swapaxes t t_ tensor_split to _to_copy transpose "
+    "transpose_ unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze unsqueeze_ view "
+    "view_as _reshape_alias _unsafe_view new_empty numpy_T"
 )
 METADATA = frozenset(f"aten::{name}" for name in _COMPUTING_NOTHING.split()) | {
     "TorchDynamo Cache Lookup",
@@ -326,9 +327,11 @@ def computing(threads: dict[int, Thread], names: Sequence[str]) -> Mask:
     own, length = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     for thread in threads.values():
         chosen = thread.events.category == OPERATOR
-        np.add.at(own, thread.events.name[chosen], thread.own_ns[chosen])
-        span = thread.nesting.end_ns - thread.nesting.start_ns
-        np.add.at(length, thread.events.name[chosen], span[chosen])
+        name, nesting = thread.events.name[chosen], thread.nesting
+        np.add.at(own, name, thread.own_ns[chosen])
+        start, end = nesting.start_ns[chosen], nesting.end_ns[chosen]
+        for number, at in groups(name):  # once where it calls its own name, as aten::sort does
+            length[number] += intervals.union_ns(start[at], end[at])
     metadata = np.array([name in METADATA for name in names], bool)
     return np.asarray((2 * own >= length) & ~metadata)
 
