@@ -357,3 +357,7 @@ def test_advice_names_the_place_that_pays_most():
     assert found.gain.value == pytest.approx(1555 / (1555 - 420))
     assert found.kind == "bound"
     assert _place(replace(m, layers=())) is None
+    # 420 ns of 465: a bound above 10 says nothing, and the action gives none
+    short = replace(m, latency_ns=Estimate(value=465.0, low=460.0, high=470.0, n=3))
+    assert found.action.endswith("faster") and (all_of_it := _place(short)).gain.high > 10
+    assert all_of_it.action.endswith(")")

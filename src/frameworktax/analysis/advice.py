@@ -294,10 +294,10 @@ def _place(m: Measurement) -> Advice | None:
         return None
     name = f"{first.name or first.class_}{' by itself' if first.alone else ''}"
     mostly = f"mostly {first.line.replace('_', ' ')} ({first.source})"
+    bound = f": without it a call would be at most {times(gain.high)} faster"
     return Advice(
         action=f"{name} pays {percent(first.share)} of the tax of {m.runtime} at batch "
-        f"{m.workload.batch}, {mostly}: without it a call would be at most "
-        f"{times(gain.high)} faster",
+        f"{m.workload.batch}, {mostly}{bound * (gain.high <= EMPTY)}",
         evidence=f"{_name(m)}: {percent(share.value)} of the latency, from a run in which every "
         "module reads the clock",
         gain=gain,
