@@ -5,6 +5,7 @@ import pytest
 import trace_cases as cases
 
 from frameworktax.analysis.trace.document import document
+from frameworktax.report import trace_blocks
 from frameworktax.traces import timeline
 from frameworktax.traces.events import CATEGORIES, Events, Trace
 
@@ -94,6 +95,9 @@ def test_a_host_ahead_of_a_saturated_device(tmp_path):
     assert "device_gap" not in step["bill_ns"]
     assert "work-before-recording" in {note.code for note in run.notes}
     assert run.trace["tax_share"]["low"] < 0.01 < run.trace["tax_share"]["high"]
+    # 10.7 ms of 19.1, and the time before if the device was busy then
+    assert "busy 56.0 to 99.8 %" in run.headline
+    assert trace_blocks.steps(run.trace).rows[0][2].note == "56 to 100 %"
 
 
 def test_graphs_do_not_shorten_steps_that_keep_the_device_busy(tmp_path):

@@ -295,3 +295,12 @@ def test_steps_without_length_have_no_advice(tmp_path):
     step = cases.event("user_annotation", "step 1", 10, 10)
     run = explained(tmp_path, step, cases.kernel(20, 20, 1))
     assert (run.trace["wall_ns"], run.advice) == (0, ())
+
+
+def test_launches_outside_the_steps_are_none_of_the_steps(tmp_path):
+    begins = [(number, 10_000 * (number - 1)) for number in range(1, 21)]
+    host = [cases.launch(at, at + 5_000, number) for number, at in begins]
+    work = [cases.kernel(at + 6_000, at + 7_000, number) for number, at in begins]
+    step = cases.event("user_annotation", "ProfilerStep#1", 100_000, 200_000)
+    run = explained(tmp_path, step, *host, *work)
+    assert any(a.evidence.startswith("10 launches in 100 µs") for a in run.advice)

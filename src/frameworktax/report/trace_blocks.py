@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from frameworktax.analysis.trace.document import BUSY, NO_REGIME
+from frameworktax.analysis.trace.document import BUSY, NO_REGIME, busy_shares
 from frameworktax.analysis.whatif.formulas import MEASURED
 from frameworktax.errors import flat
 from frameworktax.records import Estimate, Prediction
@@ -18,7 +18,6 @@ from frameworktax.report.words import (
     factor,
     has_interval,
     label,
-    percent,
     time_text,
 )
 
@@ -76,16 +75,16 @@ def trace_blocks(trace: Mapping[str, Any] | None) -> list[Block]:
 def steps(trace: Mapping[str, Any]) -> Table:
     """Return the first steps, and the median over all."""
     every = trace["steps"]
-    rows = [_cells(step, *_busy(step), trace) for step in every[:STEPS]]
+    rows = [_cells(step, _busy_ns(step), busy_shares(step), trace) for step in every[:STEPS]]
     if len(every) > 1:
         middle = {
             key: statistics.median(step[key] for step in every)
             for key in ("wall_ns", "kernels", "copies", "launches")
         }
-        busy = statistics.median(_busy(step)[0] for step in every)
-        share = statistics.median(_busy(step)[1] or 0.0 for step in every)
+        busy = statistics.median(map(_busy_ns, every))
+        least, most = map(statistics.median, zip(*map(busy_shares, every), strict=True))
         step = {"name": f"median of {len(every)}", "regime": trace["regime"], **middle}
-        rows.append(_cells(step, busy, share, trace))
+        rows.append(_cells(step, busy, (least, most), trace))
     heads = map(right, ("time", "device busy", "kernels", "copies", "launches"))
     why = dict.fromkeys(s.get("no_regime") for s in (*every[:STEPS], trace))
     hint = "; ".join(f"no regime, {NO_REGIME[code]}" for code in why if code in NO_REGIME)
@@ -93,21 +92,22 @@ def steps(trace: Mapping[str, Any]) -> Table:
 
 
 def _cells(
-    step: Mapping[str, Any], busy: float, share: float | None, trace: Mapping[str, Any]
+    step: Mapping[str, Any], busy: float, shares: tuple[float, float], trace: Mapping[str, Any]
 ) -> list[Cell]:
+    ends = dict.fromkeys(f"{100 * share:.0f}" for share in shares)
+    share = f"{' to '.join(ends)} %" if step["wall_ns"] else NONE
     return [
         Cell(cut(step["name"])),
         Cell(time_text(step["wall_ns"])),
-        Cell(time_text(busy), note=percent(share)) if trace["devices"] else Cell(NONE),
+        Cell(time_text(busy), note=share) if trace["devices"] else Cell(NONE),
         *(Cell(f"{step[key]:.15g}") for key in ("kernels", "copies", "launches")),
         Cell(step["regime"] or NONE, style=step["regime"] or ""),
     ]
 
 
-def _busy(step: Mapping[str, Any]) -> tuple[float, float | None]:
-    """Return the time in which the device of a step was busy, and its share of the step."""
-    busy = float(sum(step["bill_ns"].get(line, 0) for line in BUSY))
-    return busy, busy / step["wall_ns"] if step["wall_ns"] else None
+def _busy_ns(step: Mapping[str, Any]) -> float:
+    """Return the time in which the device of a step is known to be busy."""
+    return float(sum(step["bill_ns"].get(line, 0) for line in BUSY))
 
 
 def _parts(

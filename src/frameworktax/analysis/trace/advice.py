@@ -149,10 +149,11 @@ def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
     free = [replace(q, blocked=np.zeros_like(q.blocked)) for q in queues]
     after = sum(replay.latency_ns(replay.changed(q, Change(graphs=True))) for q in free)
     waits = [w["operator"] or w["call"] for w in trace["waits"]]
+    launches = sum(step["launches"] for step in trace["steps"])
     first = f"; first remove the wait in {waits[0]}, which no graph can hold" if waits else ""
     return _bound(
         f"capture the step in a CUDA graph, or torch.compile(mode='reduce-overhead'){first}",
-        f"{trace['launches']} launches in {duration(trace['wall_ns'])}, of which a device is busy "
+        f"{launches} launches in {duration(trace['wall_ns'])}, of which a device is busy "
         f"{duration(trace['busy_ns'])}; {replay.RECORDED}, a graph in place of every launch; the "
         "profiler slows launches, so measure it",
         before,

@@ -7,7 +7,7 @@ host's part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
@@ -125,7 +125,9 @@ def _headline(trace: dict[str, Any], name: str) -> str:
     else:
         said = [f"one stretch of {duration(wall)}, no steps"]
     if idle is not None:
-        said.append(f"a device is busy {100 * _part(trace['busy_ns'], wall):.1f} % of it")
+        least, most = busy_shares(trace)
+        known = "" if least == most else f"{100 * least:.1f} to "
+        said.append(f"a device is busy {known}{100 * most:.1f} % of it")
         exchanged = _part(trace["bill_ns"].get("communication", 0), wall)
         if exchanged >= PART:
             said.append(f"for {percent(exchanged)} only with communication")
@@ -153,6 +155,20 @@ def _headline(trace: dict[str, Any], name: str) -> str:
     else:
         said += _rest(trace)
     return f"{name}: " + "; ".join(said)
+
+
+def busy_shares(part: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the least and the most that a device is busy, as shares of the wall.
+
+    They differ by the time in which devices had work from before the recording.
+
+    Args:
+        part: a step, or the whole trace.
+    """
+    lines = part["bill_ns"]
+    busy = sum(lines.get(line, 0) for line in BUSY)
+    unknown = lines.get("unknown", 0)
+    return _part(busy, part["wall_ns"]), _part(busy + unknown, part["wall_ns"])
 
 
 def _part(ns: int, wall_ns: int) -> float:
