@@ -153,11 +153,16 @@ def test_the_width_asked_for_decides_about_the_note():
     assert {n.code for n in points.notes(found, until=0.02)} == {"wide-interval"}
 
 
-@pytest.mark.parametrize(("processes", "option"), [(6, "--time-budget"), (12, "--processes")])
-def test_a_wide_interval_asks_for_what_narrows_it(processes, option):
+@pytest.mark.parametrize(
+    ("processes", "died", "option"),
+    [(6, 0, "--time-budget"), (12, 0, "--processes"), (11, 1, "--processes")],
+)
+def test_a_wide_interval_asks_for_what_narrows_it(processes, died, option):
     levels = [1 + 0.2 * (-1) ** number for number in range(processes)]
-    found = one([subject(AT), *data.blocks(AT, 1_000_000, processes=levels)])
-    (note,) = points.notes(found)
+    states = ["ok"] * processes + ["failed"] * died
+    ends = [outcome(AT, state, process=n) for n, state in enumerate(states)]
+    found = one([subject(AT), *data.blocks(AT, 1_000_000, processes=levels), *ends])
+    note, *_ = points.notes(found)
     assert note.text.endswith(f"give it more {option}")
 
 

@@ -335,7 +335,8 @@ def _judged(records: PointRecords, until: float) -> Iterator[Note]:
     processes, blocks = len(records.levels), len(records.blocks)
     half = relative_half_width(records.latency)
     if half > until and blocks > 1:
-        more = "--time-budget" if processes < FURTHER_PROCESSES else "--processes"
+        begun = len({*records.levels, *(o.process for o in records.outcomes)})  # some may be lost
+        more = "--time-budget" if begun < FURTHER_PROCESSES else "--processes"
         text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more {more}"
         yield Note("wide-interval", text)
     if processes < MIN_PROCESSES:
