@@ -347,6 +347,27 @@ def test_points_of_several_hosts_are_told():
     assert told["several-hosts"].startswith("measured on 2 hosts")
 
 
+@pytest.mark.parametrize(
+    ("change", "is_one_kind"), [({"host": "elsewhere"}, True), ({"cpu": "another"}, False)]
+)
+def test_a_curve_of_two_kinds_of_machines_has_no_free_batch(change, is_one_kind):
+    """Of two nodes of one kind it has: a cluster measures on many."""
+    elsewhere = replace(data.ENVIRONMENT, **change)
+    later = "20261121T100000-bbbb"
+    records = [data.session(), data.session(later, environment=elsewhere)]
+    for session, batch in ((data.SESSION, 1), (later, 8)):
+        at = data.point("eager", batch)
+        found = [
+            Subject(session=data.SESSION, point=at, paradigm="eager"),
+            *data.blocks(at, 1e6 * batch),
+        ]
+        records += [replace(record, session=session) for record in found]
+    (curve,) = build(records).curves
+    assert curve.values == (1, 8)
+    assert (curve.free_batch is not None) == is_one_kind
+    assert [slope is not None for slope in curve.elasticity] == [is_one_kind] * 2
+
+
 def test_the_tools_own_tax_is_over_all_sessions_and_shown_with_everything():
     records = data.sample_records()
     assert build(records).own_tax is None

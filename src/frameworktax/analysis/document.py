@@ -28,6 +28,7 @@ from frameworktax.records import (
     Calibration,
     Curve,
     Effort,
+    Environment,
     Estimate,
     FamilyKey,
     LeftOut,
@@ -81,8 +82,9 @@ def build(records: Sequence[Record], *, asked: Iterable[Point] = (), until: floa
     rows_of = [_rows(family) for family in families.values()]
     every = [row for rows in rows_of for row in rows]
     to_first = ratios((m.records, row[0].records) for row in every for m in row[1:])
+    machines = {s.session: _machine(s.environment) for s in sessions}
     for family, rows in zip(families.values(), rows_of, strict=True):
-        found = [_curve(row, [next(to_first) for _ in row[1:]]) for row in rows]
+        found = [_curve(row, [next(to_first) for _ in row[1:]], machines) for row in rows]
         curves += found
         crowded = [m for m in family if m.threads > processors.get(m.session or "", m.threads)]
         if not crowded or device_of(crowded[0].platform) != "cpu":
@@ -452,16 +454,36 @@ def _rows(family: Iterable[StoredMeasurement]) -> list[list[StoredMeasurement]]:
     return list(rows.values())
 
 
-def _curve(row: Sequence[StoredMeasurement], to_first: Sequence[Estimate | None]) -> Curve:
-    """Return the curve of a row; ``to_first`` are the ratios of the others to the first point."""
+def _machine(environment: Environment) -> tuple[object, ...]:
+    """Return what makes two hosts one kind of machine: nodes of a cluster differ in their names."""
+    return environment.cpu, environment.cores, *(gpu.get("name") for gpu in environment.gpus)
+
+
+def _curve(
+    row: Sequence[StoredMeasurement],
+    to_first: Sequence[Estimate | None],
+    machines: Mapping[str, tuple[object, ...]],
+) -> Curve:
+    """Return the curve of a row; of points from two kinds of machines nothing but their latencies.
+
+    Args:
+        row: points by batch size.
+        to_first: the ratios of the others to the first point.
+        machines: by session.
+    """
     batches, first = [float(m.workload.batch) for m in row], row[0]
-    if all(to_first):
+    slopes: Sequence[float | None] = [None] * len(row)
+    is_one_machine = len({machines.get(m.session or "") for m in row}) == 1
+    if not is_one_machine:
+        free, bound = None, False
+    elif all(to_first):
         free, bound = free_batch_of(batches, to_first)
     else:
         # a process of another session is another one
         blocks: list[Blocks] = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
         free, bound = free_batch_interval(batches, blocks)
-    slopes = regime.elasticities(batches, [m.latency_ns.value for m in row if m.latency_ns])
+    if is_one_machine:
+        slopes = regime.elasticities(batches, [m.latency_ns.value for m in row if m.latency_ns])
     for m, slope in zip(row, slopes, strict=True):
         _put(m, "slope", slope)
     return Curve(
