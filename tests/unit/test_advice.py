@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sample_records as data
+from made_points import point as made_point
 from test_where import stack as layer_stack
 
 from frameworktax.analysis.advice import (
@@ -14,9 +15,11 @@ from frameworktax.analysis.advice import (
     _place,
     difference,
     either,
+    headline,
     recommend,
     without,
 )
+from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.document import build
 from frameworktax.records import Block, Estimate, Outcome, Parity, Point, Subject, Workload
 from frameworktax.runtimes import variants
@@ -38,6 +41,12 @@ def test_the_recommendation_is_the_first_advice_and_only_with_equal_outputs(run)
     assert best.kind == "measured"
     assert best.gain.value == pytest.approx(2.2)
     assert "outputs equal to 4e-6" in best.evidence
+
+
+def test_a_warm_overhead_bounds_nothing_in_the_headline_either():
+    assert "at most 2.6" in headline([made_point()], [])  # the low end of 40 ± 1 %
+    warm = headline([made_point(bill_method=TWIN)], [])
+    assert "warm overhead" in warm and "at most" not in warm
 
 
 def test_a_runtime_that_differs_is_named_and_not_ranked(run):

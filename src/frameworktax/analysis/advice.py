@@ -460,5 +460,7 @@ def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
 def _bound(m: Measurement) -> str:
     if m.tax_share is None or m.tax_share.low < 1 / EMPTY or not determined(m.tax_share):
         return ""
+    if m.bill_method == TWIN:
+        return ""  # as in ``_kernels_and_tax``
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
     return f"{cause} would give at most {times(1 / m.tax_share.low)}"
