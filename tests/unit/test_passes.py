@@ -477,6 +477,24 @@ def test_no_more_processes_than_memory_and_time_allow(ran, monkeypatch):
     assert processes_of(slow.blocks) == {0, 1, 2}
 
 
+@pytest.mark.parametrize(("last_that_fails", "begun"), [(5, 6), (4, 12)])
+def test_where_no_more_processes_can_be_loaded_twice_as_many_are_not_tried(
+    ran, last_that_fails, begun
+):
+    ran.host.noise = 0.2
+
+    def before(worker, request):
+        if request.step == "load" and 3 <= worker.process <= last_that_fails:
+            worker.alive = False
+            raise WorkerError("out-of-memory", "killed by the kernel during load")
+
+    ran.host.before = before
+    ran.run(runtimes=["eager"], batches=[1], most_processes=12, precise_s=20.0)
+    loads = [process for name, _, process in ran.host.steps("load") if name == "eager"]
+    assert sorted(loads) == list(range(begun))
+    assert processes_of(ran.blocks) == {*range(3), *range(last_that_fails + 1, begun)}
+
+
 def test_of_a_device_no_more_processes_are_started(ran, monkeypatch):
     monkeypatch.setattr("frameworktax.host.gpus", list)
     ran.host.noise = 0.2

@@ -309,6 +309,8 @@ class MeasuringSession:
             self._reporter.remaining(left_s)
             begun += len(processes)
             started_s = self._start_processes(processes, batches)
+            if not any(process in series.workers for series in batches for process in processes):
+                return  # none could be loaded, for memory perhaps: twice as many are not tried
             with self._effort.spending("measuring"):
                 self._add_processes(processes, batches, self._rounds.precise_left_s)
 
