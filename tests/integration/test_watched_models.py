@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 import frameworktax as ft
 from frameworktax.attribution.perf_event import probe
 from frameworktax.integrations.exporters import Prometheus
+from frameworktax.programs.calls import Recorder, module_call
+from frameworktax.programs.observed import read_notes
 
 HOUR_S = 3600.0
 needs_sampler = pytest.mark.skipif(probe() is not None, reason="perf_event_open is not allowed")
@@ -86,6 +88,21 @@ def test_a_model_is_called_as_its_class_calls_it(registry, monkeypatch, is_repla
         assert torch.equal(net(x), x + 1)
     assert through.count(net) == 4 * is_replaced
     assert calls(registry) == 4 and watched.faults == {}
+
+
+def test_a_run_has_every_call_of_a_watched_model(registry, monkeypatch, tmp_path):
+    own, recorder = torch.nn.Module.__call__, Recorder(str(tmp_path), "none", "")
+    observed = module_call(recorder, own, torch.compiler.is_dynamo_compiling)
+    monkeypatch.setattr(torch.nn.Module, "__call__", observed)
+    net, x = Net(), torch.randn(2, 8)
+    with watch(net, registry, sample=0) as watched:
+        for _ in range(50):
+            net(x)
+    assert calls(registry) == 50 and watched.faults == {}
+    (found,) = read_notes(tmp_path)
+    (thread,) = found.threads.values()
+    assert [one["class"] for one in found.roots.values()] == ["Net"]
+    assert len(thread.rows) + thread.counted[:, 3].sum() == 50
 
 
 @needs_sampler

@@ -138,6 +138,19 @@ def test_only_outermost_calls_are_calls_and_inner_ones_are_noted_inside(watched)
     assert list(first.notes[::2] - first.begin_ns) == [1 * MS, 4 * MS, 4 * MS, 7 * MS]
 
 
+def test_a_run_in_a_run_has_every_call_too(watched, tmp_path):
+    torch, clock, read = watched
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    calls.watch_torch(calls.Recorder(str(outer), "module", ""), torch)
+    net = timed(torch, clock, 5)
+    for _ in range(50):
+        net()
+    for noted in (read(), *observed.read_notes(outer)):
+        (thread,) = noted.threads.values()
+        assert len(thread.rows) + thread.counted[:, 3].sum() == 50
+
+
 def test_a_child_that_is_forked_in_a_call_leaves_the_parents_notes_alone(watched):
     torch, clock, read = watched
     parent = os.getpid()

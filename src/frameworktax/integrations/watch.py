@@ -209,6 +209,7 @@ def _is_torchs(method: Any) -> bool:
         and method is torch.nn.Module.__call__
         and code is not None
         and code.co_names == ("_compiled_call_impl", "_call_impl")
+        and not code.co_freevars  # as what ``frameworktax run`` puts in its place has
     )
 
 

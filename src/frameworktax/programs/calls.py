@@ -601,7 +601,8 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     counted, latest = recorder.calls.get, recorder.latest
     alive = sys.modules["threading"]._active
     code = getattr(call, "__code__", None)
-    is_known = code is not None and code.co_names == ("_compiled_call_impl", "_call_impl")
+    known = ("_compiled_call_impl", "_call_impl"), ()  # a wrapper has variables of its own
+    is_known = code is not None and (code.co_names, code.co_freevars) == known
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands for it
         if compiling():  # torch.compile reads this as True, and sees only the line below
