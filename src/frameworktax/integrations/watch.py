@@ -575,10 +575,11 @@ class Watch:
         A counter never falls, but a stretch's part can be below zero (system time that is a
         difference of two counts): that is owed, and taken off what comes next.
         """
-        for part, ns in parts.items():
+        # A kernel time of zero too: without it a tax of 100 % would have no value in a query.
+        for part, ns in {"kernel": 0, **parts}.items():
             owed = self._owed[labels, part] + ns
             self._owed[labels, part] = min(owed, 0.0)  # what is above zero is exported
-            if owed > 0:
+            if owed > 0 or part == "kernel":
                 self.exporter.record("sampled.time", (*labels, part), owed / 1e9)
         ticks, all_ns, kernel_ns = self._windows.pop(labels, (0, 0, 0))
         ticks += sum(stretch.ticks.leaves.values()) + (stretch.ticks.system or 0)
