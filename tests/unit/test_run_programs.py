@@ -5,6 +5,7 @@ import ctypes
 import importlib.util
 import mmap
 import os
+import re
 import struct
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import types
 from _thread import start_new_thread
 from array import array
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from unittest.mock import Mock
@@ -1426,9 +1428,15 @@ def test_a_program_without_calls_says_so():
     ("calls", "said"), [(1, "1 time,"), (2, "2 times,"), (3000, "3,000 times,")]
 )
 def test_how_often_it_was_called_is_counted_in_words_that_fit(calls, said):
-    top = types.SimpleNamespace(name="Net", calls=calls, wall_ns=10, tax_share=None)
-    ((advice, _),) = running._advice(top, None, Path())
+    top = types.SimpleNamespace(
+        kind="module", name="Net", calls=calls + 5, skipped=5, wall_ns=10, tax_share=None
+    )
+    ((advice, _),) = running._advice([], top, None, Path())
     assert f" {said}" in advice
+
+
+def share_of(value, half):
+    return Estimate(value=value, low=value - half, high=value + half, method="", n=3)
 
 
 @pytest.mark.parametrize(
@@ -1436,10 +1444,55 @@ def test_how_often_it_was_called_is_counted_in_words_that_fit(calls, said):
     [(0.199, "30 ±20 % of its time", "determined"), (0.201, "(10 to 50 %)", "30")],
 )
 def test_a_tax_that_is_not_determined_is_no_number_of_the_headline(half, said, unsaid):
-    share = Estimate(value=0.3, low=0.3 - half, high=0.3 + half, method="", n=3)
-    top = types.SimpleNamespace(name="Net", calls=2, wall_ns=10, tax_share=share)
+    top = types.SimpleNamespace(
+        kind="module", name="Net", calls=2, skipped=0, wall_ns=10, tax_share=share_of(0.3, half)
+    )
     section = types.SimpleNamespace(kinds=[top], threads=1)
     headline = running._headline("a.py", 20, [section], top)
     assert said in headline and unsaid not in headline
-    ((advice, _),) = running._advice(top, None, Path())
-    assert ("30 %" in advice) == (half < 0.2)
+    ((advice, _),) = running._advice([section], top, None, Path())
+    assert ("30 %" in advice) == ("pays most" in advice) == (half < 0.2)
+
+
+@pytest.mark.parametrize(
+    ("share", "other_ns", "said"),
+    [
+        (None, 10, []),
+        (share_of(0.3, 0.1), 2, ["pays most:"]),
+        (share_of(0.3, 0.1), 4, ["pays most of those whose tax is known:"]),
+    ],
+)
+def test_a_module_pays_most_only_where_none_of_unknown_tax_may_pay_more(share, other_ns, said):
+    top = Mock(kind="module", calls=2, skipped=0, wall_ns=10, tax_share=share)
+    other = Mock(kind="module", wall_ns=other_ns, tax_share=None)
+    section = types.SimpleNamespace(kinds=[top, other], threads=1)
+    headline = running._headline("a.py", 20, [section], top)
+    ((advice, _),) = running._advice([section], top, None, Path())
+    for text in (headline, advice):
+        assert re.findall("pays most.*?:", text) == said
+
+
+@pytest.mark.parametrize("libraries", [6, 7, 8])
+def test_one_library_more_than_are_named_is_named_too(libraries):
+    leaves = [observed.Leaf(f"lib{number}.so", "") for number in range(libraries)]
+    samples = observed.Samples(np.arange(libraries), np.arange(libraries), leaves, 10, True)
+    found = observed._between(samples, 100, 100, None)
+    names = [f"lib{n}.so" for n in range(libraries if libraries < 8 else 6)]
+    others = [] if libraries < 8 else ["2 other libraries"]
+    assert [part.name for part in found] == [*names, *others, "off the processor"]
+    assert sum(part.time_ns for part in found) == 100
+
+
+def test_calls_that_are_left_out_are_not_among_those_of_a_row():
+    kind = Kind(
+        kind="module", name="Net", source="", called_from="", import_name="", calls=375,
+        skipped=100, wall_ns=1000, p50_ns=4, p90_ns=4, p99_ns=4, reason="too short",
+    )  # fmt: skip
+    loader = replace(kind, kind="data", name="DataLoader")
+    section = Section(pid=1, tid=1, name="", wall_ns=9, cpu_ns=0, kinds=(kind, loader))
+    program = Program(
+        verb="run", command=("a",), status=0, headline="a", wall_ns=9, cpu_ns=None, period_ns=None,
+        sections=(section,),
+    )  # fmt: skip
+    tables = [block for block in program_blocks(program) if isinstance(block, Table)]
+    assert [one.rows[0][1].text for one in tables] == ["275", "275"]

@@ -232,7 +232,7 @@ def _calls(section: Section, suffix: str, folded: bool) -> Table:
         kinds,
         {
             Column("kind"): lambda k: Cell(k.name, note=k.called_from, short=k.name),
-            right("calls"): lambda k: f"{k.calls:,}",
+            right("calls"): lambda k: f"{k.calls - k.skipped:,}",
             right("p50"): lambda k: milliseconds(k.p50_ns),
             right("p90"): lambda k: milliseconds(k.p90_ns),
             right("p99"): lambda k: milliseconds(k.p99_ns),
@@ -258,7 +258,7 @@ def _between(section: Section, suffix: str, folded: bool) -> Table:
     rows: list[tuple[Cell | str, ...]] = [
         (
             f"{BETWEEN[kind.kind]}: {kind.name}",
-            f"{kind.calls:,}",
+            f"{kind.calls - kind.skipped:,}",
             milliseconds(kind.p50_ns),
             time_text(kind.wall_ns),
             percent(kind.wall_ns / whole),

@@ -709,9 +709,10 @@ def _between(beside: Samples, wall_ns: int, left_ns: int, known_ns: int | None) 
         libraries[_library(leaf)] += count
     period_ns = scale * beside.period_ns
     parts = [(name, count * period_ns) for name, count in libraries.most_common() if scale]
-    shown, rest = parts[:LIBRARIES], sum(ns for _, ns in parts[LIBRARIES:])
-    if rest:
-        shown.append((f"{len(parts) - LIBRARIES} other libraries", rest))
+    shown, others = parts[:LIBRARIES], parts[LIBRARIES:]
+    if len(others) > 1:
+        others = [(f"{len(others)} other libraries", sum(ns for _, ns in others))]
+    shown += others
     waiting = left_ns - sum(ns for _, ns in shown)
     shown.append(("off the processor" if beside.leaves and scale else "not sampled", waiting))
     return tuple(Part(name=name, time_ns=ns, share=ns / wall_ns) for name, ns in shown)

@@ -68,7 +68,7 @@ def run_program(
             noted, ended, samples, skip_first=skip_first, only=pattern, cost=cost
         )
         top = most_tax(sections)
-        advice = _advice(top, record, folder)
+        advice = _advice(sections, top, record, folder)
     said = [Note("sampling-refused", ended.refused)] if ended.refused else []
     said += [Note("calls-not-noted", f"process {one.pid}: {one.full}") for one in noted if one.full]
     if not any(section.kinds for section in sections):
@@ -124,7 +124,14 @@ def _headline(name: str, wall_ns: int, sections: Sequence[Section], top: Kind | 
     value, half = share_texts(top.tax_share)
     share = f"{value} ±{half} %" if half else f"{value} %"
     paid = f"{duration(_paid_ns(top))} of framework tax, {share} of its time"
-    return f"{text}; {top.name} pays most: {paid}"
+    return f"{text}; {top.name} pays most{_of_those(top, sections)}: {paid}"
+
+
+def _of_those(top: Kind, sections: Sequence[Section]) -> str:
+    """Return among which modules it pays most, empty for all: one of unknown tax may pay more."""
+    taxless = (kind for one in sections for kind in one.kinds if kind.tax_share is None)
+    longest_ns = max((kind.wall_ns for kind in taxless if kind.kind == "module"), default=0)
+    return " of those whose tax is known" if longest_ns > _paid_ns(top) else ""
 
 
 def _no_calls(noted: Sequence[observed.ProcessNotes], only: str | None) -> str:
@@ -140,13 +147,18 @@ def _no_calls(noted: Sequence[observed.ProcessNotes], only: str | None) -> str:
 
 
 def _advice(
-    top: Kind | None, path: Path | None, folder: Path
+    sections: Sequence[Section], top: Kind | None, path: Path | None, folder: Path
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if top is None:
         return ()
-    paid = f"{top.name}, called {counted(top.calls, 'time')}, pays most"
-    if top.tax_share is not None and determined(top.tax_share):
-        paid += f": {percent(top.tax_share.value)} of its {duration(top.wall_ns)}"
+    paid = f"{top.name}, called {counted(top.calls - top.skipped, 'time')}, "
+    if top.tax_share is None:
+        paid += f"takes most, {duration(top.wall_ns)}"
+    elif not determined(top.tax_share):
+        paid += f"takes {duration(top.wall_ns)}, and its tax is not determined"
+    else:
+        paid += f"pays most{_of_those(top, sections)}: {percent(top.tax_share.value)} of its "
+        paid += duration(top.wall_ns)
     if path is None:
         text = f"{paid}. To measure and replace it, run again with --record-inputs inputs.py"
         return ((text, ()),)
