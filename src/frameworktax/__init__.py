@@ -15,7 +15,7 @@ for _package in ("measure", "sweep", "optimize"):
     # These packages are named like functions exported below. Importing a package binds its name
     # here, once: done now and undone, so that the name stays the function's.
     import_module(f"frameworktax.{_package}")
-    del globals()[_package]
+    globals().pop(_package, None)  # importlib.reload binds none
 
 if TYPE_CHECKING:
     from frameworktax.api import Results, measure

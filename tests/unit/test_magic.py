@@ -62,6 +62,14 @@ def test_blocks_named_in_a_cell_are_shown_and_merged_by_name(shell):
         ]
 
 
+def test_the_extension_is_loaded_again(shell):
+    for again in ("load_ext", "reload_ext"):
+        result, _ = run(shell, f"%{again} frameworktax")
+        assert result.success
+    result, shown = run(shell, "%%tax\n1 + 2")
+    assert result.result == 3 and len(shown) == 1
+
+
 def test_a_cell_that_is_no_python_is_ipythons_error(shell):
     result, shown = run(shell, "%%tax\nx =")
     assert isinstance(result.error_in_exec, SyntaxError)
