@@ -1435,6 +1435,21 @@ def test_how_often_it_was_called_is_counted_in_words_that_fit(calls, said):
     assert f" {said}" in advice
 
 
+def section_with(*kinds):
+    return Section(pid=1, tid=1, name="", wall_ns=20, cpu_ns=0, kinds=kinds)
+
+
+def test_what_lies_between_calls_is_no_time_of_calls():
+    made = {
+        kind: Mock(kind=kind, wall_ns=ns, tax_share=None)
+        for kind, ns in {"module": 3, "backward": 2, "step": 1, "data": 9, "tokenise": 8}.items()
+    }
+    both, waits = section_with(*made.values()), section_with(made["data"])
+    assert "calls took 6 ns of 20 ns;" in running._headline("a", 20, [waits, both], made["module"])
+    for only, said in ((None, "no calls of torch modules"), ("Data", "no calls with 'Data'")):
+        assert said in running._headline("a", 20, [waits], None, only)
+
+
 def share_of(value, half):
     return Estimate(value=value, low=value - half, high=value + half, method="", n=3)
 
@@ -1447,7 +1462,7 @@ def test_a_tax_that_is_not_determined_is_no_number_of_the_headline(half, said, u
     top = types.SimpleNamespace(
         kind="module", name="Net", calls=2, skipped=0, wall_ns=10, tax_share=share_of(0.3, half)
     )
-    section = types.SimpleNamespace(kinds=[top], threads=1)
+    section = section_with(top)
     headline = running._headline("a.py", 20, [section], top)
     assert said in headline and unsaid not in headline
     ((advice, _),) = running._advice([section], top, None, Path())
@@ -1465,7 +1480,7 @@ def test_a_tax_that_is_not_determined_is_no_number_of_the_headline(half, said, u
 def test_a_module_pays_most_only_where_none_of_unknown_tax_may_pay_more(share, other_ns, said):
     top = Mock(kind="module", calls=2, skipped=0, wall_ns=10, tax_share=share)
     other = Mock(kind="module", wall_ns=other_ns, tax_share=None)
-    section = types.SimpleNamespace(kinds=[top, other], threads=1)
+    section = section_with(top, other)
     headline = running._headline("a.py", 20, [section], top)
     ((advice, _),) = running._advice([section], top, None, Path())
     for text in (headline, advice):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from frameworktax.analysis.where import OUTSIDE, Where, where
-from frameworktax.programs.document import Function, Process, Program, Section
+from frameworktax.programs.document import CALLS, Function, Process, Program, Section
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -27,7 +27,6 @@ from frameworktax.report.stacks import text_of
 from frameworktax.report.trace_blocks import cut
 from frameworktax.report.words import label, milliseconds, percent, time_text
 
-CALLS = ("module", "backward", "step")
 MISSING = ("no-calls", "calls-not-noted", "threads-not-sampled", "unseen-processes")
 """Notes on why numbers are missing."""
 BETWEEN = {"data": "waiting for data", "tokenise": "tokenising"}

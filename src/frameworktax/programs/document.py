@@ -19,6 +19,8 @@ SCHEMA = "frameworktax.program"
 VERSION = 2
 """History: 1 had ``idle_ns`` of a process, ``before_ns`` of sections, ``lines`` of sections
 and kinds. 2 has ``threads`` of a section; its ``tid`` and ``lost`` may be null."""
+CALLS = ("module", "backward", "step")
+"""Kinds that are calls; the others lie between calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,11 @@ class Section(HtmlRepr):
     ended: bool = False
     kinds: tuple[Kind, ...] = ()
     between: tuple[Part, ...] = ()
+
+    @property
+    def calls_ns(self) -> int:
+        """Time of its calls, without what lies between them."""
+        return sum(kind.wall_ns for kind in self.kinds if kind.kind in CALLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

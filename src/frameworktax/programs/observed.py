@@ -187,7 +187,7 @@ def sections(
             thread = _Thread(notes, tid, ended, seen.get(tid), cost)
             section = thread.section(others, skip_first, only)
             found.append(section if is_one else replace(section, tid=None, threads=len(tids)))
-    return sorted(found, key=lambda s: (-sum(k.wall_ns for k in s.kinds), -s.cpu_ns))
+    return sorted(found, key=lambda s: (-s.calls_ns, not s.kinds, -s.cpu_ns))
 
 
 def _groups(process: ProcessNotes, own: Iterable[int]) -> list[list[int]]:

@@ -13,7 +13,7 @@ from frameworktax.analysis.estimates import duration, percent, share_texts
 from frameworktax.errors import UsageError, check_known, check_suffix, counted
 from frameworktax.host.cache import temporary_folder
 from frameworktax.programs import inputs, launch, observed
-from frameworktax.programs.document import Kind, Program, Section
+from frameworktax.programs.document import CALLS, Kind, Program, Section
 from frameworktax.records import Note
 
 BY = ("module", "none")
@@ -71,11 +71,12 @@ def run_program(
         advice = _advice(sections, top, record, folder)
     said = [Note("sampling-refused", ended.refused)] if ended.refused else []
     said += [Note("calls-not-noted", f"process {one.pid}: {one.full}") for one in noted if one.full]
-    if not any(section.kinds for section in sections):
+    shown = {kind.kind for section in sections for kind in section.kinds}
+    if not shown or (only is None and shown.isdisjoint(CALLS)):
         said.append(Note("no-calls", _no_calls(noted, only)))
     wall_ns = ended.end_ns - ended.begin_ns
     name = f"-m {program}" if module else Path(program).name
-    headline = _headline(name, wall_ns, sections, top)
+    headline = _headline(name, wall_ns, sections, top, only)
     if ended.samples and (lost := ended.samples.lost):
         due = lost + len(ended.samples.pid)
         said.append(Note("samples-lost", f"{lost:,} of {due:,} samples were lost"))
@@ -105,13 +106,15 @@ def _paid_ns(kind: Kind) -> float:
     return kind.wall_ns * share
 
 
-def _headline(name: str, wall_ns: int, sections: Sequence[Section], top: Kind | None) -> str:
-    calling = [section for section in sections if section.kinds]
+def _headline(
+    name: str, wall_ns: int, sections: Sequence[Section], top: Kind | None, only: str | None = None
+) -> str:
+    calling = [one for one in sections if any(kind.kind in CALLS for kind in one.kinds)]
     if not calling:
-        return f"{name}: no calls of torch modules were seen in {duration(wall_ns)}"
-    most = max(calling, key=lambda section: sum(kind.wall_ns for kind in section.kinds))
-    calls_ns = sum(kind.wall_ns for kind in most.kinds)
-    text = f"{name}: calls took {duration(calls_ns)} of {duration(wall_ns)}"
+        which = "of torch modules" if only is None else f"with '{only}' in their name"
+        return f"{name}: no calls {which} were seen in {duration(wall_ns)}"
+    most = max(calling, key=lambda section: section.calls_ns)
+    text = f"{name}: calls took {duration(most.calls_ns)} of {duration(wall_ns)}"
     threads = sum(section.threads for section in calling)
     text += f" in {most.threads} of {threads} threads" if threads > 1 else ""
     if top is None:
@@ -135,7 +138,8 @@ def _of_those(top: Kind, sections: Sequence[Section]) -> str:
 
 
 def _no_calls(noted: Sequence[observed.ProcessNotes], only: str | None) -> str:
-    if any(thread.rows.size for one in noted for thread in one.threads.values()):
+    any_rows = any(thread.rows.size for one in noted for thread in one.threads.values())
+    if only is not None and any_rows:
         return f"no name of what was called has '{only}' in it; leave --only out"
     return (
         "no torch.nn.Module was called, or by a Python that ignores PYTHONPATH (-I, -E); a "
