@@ -268,6 +268,15 @@ def test_inputs_of_the_dynamic_file_are_of_a_size_that_it_serves(deploy):
     assert found.tolist() == [[4.0] * 4] * 4
 
 
+def test_an_input_that_is_a_number_is_no_row(deploy):
+    made = artifacts.Artifact.read(deploy / "model/steady")
+    turned = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    np.savez(made.folder / "inputs-1.npz", **{"0": np.float32(3), "1": turned})
+    number, rows = made.inputs(1)
+    assert (number.shape, number.item()) == ((), 3)
+    assert rows.flags.c_contiguous and rows.tolist() == turned.tolist()
+
+
 def test_the_module_runs_what_has_no_artifact(deploy):
     import torch
 

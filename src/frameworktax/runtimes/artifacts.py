@@ -123,7 +123,8 @@ class Artifact:
         if batch is None:
             batch = min(size for size, name in self.files.items() if name == self.dynamic)
         with np.load(self.folder / INPUTS.format(batch)) as stored:
-            return [np.ascontiguousarray(stored[f"{i}"]) for i in range(len(stored.files))]
+            # Not ``ascontiguousarray``, which makes a number into a row.
+            return [np.asarray(stored[f"{i}"], order="C") for i in range(len(stored.files))]
 
 
 @contextmanager
