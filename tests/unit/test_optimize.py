@@ -1,6 +1,7 @@
 """Who wins a race and why, on measurements whose truth is known."""
 
 import errno
+import io
 import math
 import os
 import random
@@ -12,6 +13,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from frameworktax import runtimes, store
 from frameworktax.analysis.document import build
@@ -41,6 +43,7 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.report.html import write_page
+from frameworktax.report.render_terminal import print_blocks
 from frameworktax.report.words import factor
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import Artifact
@@ -1091,6 +1094,17 @@ def test_the_page_of_a_race_has_every_candidate_its_reason_and_a_picture(tmp_pat
     assert [one["breakdown_ns"] for one in document if one["won"]] == [bill]
     with pytest.raises(UsageError, match="name another"):
         write_page(tmp_path / "race.md" / "below.md", *page)
+
+
+def test_a_candidate_is_named_in_each_part_of_a_table_too_wide_for_the_page():
+    shape = replace(W4, length=128)
+    ms = [measured(name, 20, workload=shape, noise=0.4) for name in ("openvino", "onnxruntime@2")]
+    out = io.StringIO()
+    print_blocks([blocks.candidates_table(raced(*ms))], Console(file=out, width=60))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    rows = [line for line in lines if line.startswith("batch 4, length 128")]
+    assert [line.split()[4] for line in rows] == ["openvino", "onnxruntime@2"] * 2
 
 
 def test_the_headline_has_both_ends_in_the_same_digits(tmp_path):

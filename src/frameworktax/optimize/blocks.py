@@ -133,6 +133,7 @@ def candidates_table(candidates: Sequence[Candidate]) -> Table:
             right("latency"): _latency,
             right("gain, ×"): lambda one: _interval(triple(one.gain), 1),
         },
+        named_by=2,
     )
 
 
@@ -183,8 +184,8 @@ def readme(manifest: Manifest) -> str:
         f'fast = frameworktax.load("this folder")  # takes {given}, like the module\n```\n\n'
         "Install what it needs with `pip install -r requirements.txt`. Loading looks at every file "
         "first and refuses a changed one, other versions and another kind of processor. A shape "
-        "that is neither in the table nor between is refused, or run by the module: "
-        "`load(folder, module=module)`.\n\n"
+        "that is left to eager in the table, or neither in it nor between, is refused, or run by "
+        "the module: `load(folder, module=module)`.\n\n"
         "`frameworktax compare FOLDER --gate 5%` measures it again. Made anew by:\n\n"
         f"```{'python' if manifest.is_live else 'bash'}\n{manifest.command}\n```\n"
     )

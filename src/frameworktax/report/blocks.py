@@ -90,7 +90,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; the first cell of a row names the row.
+    """A table; the first cells of a row name the row.
 
     Attributes:
         title: what it shows, above it.
@@ -99,6 +99,7 @@ class Table:
         hint: how to read it, below it.
         key: (letter or sign, meaning) of the short forms; shown where these are.
         folded: whether a page shows it folded; a terminal shows it with ``--verbose`` only.
+        named_by: how many cells name a row; they are in each part of a table that is too wide.
     """
 
     title: str
@@ -107,6 +108,7 @@ class Table:
     hint: str = ""
     key: tuple[tuple[str, str], ...] = ()
     folded: bool = False
+    named_by: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,7 @@ def table(
     hint: str = "",
     key: Iterable[tuple[str, str]] = (),
     folded: bool = False,
+    named_by: int = 1,
 ) -> Table:
     """Return a table; a string stands for a cell of plain text, or for a column aligned left."""
     return Table(
@@ -199,6 +202,7 @@ def table(
         hint=hint,
         key=tuple(key),
         folded=folded,
+        named_by=named_by,
     )
 
 

@@ -147,7 +147,7 @@ def _table(block: Table, page: _Page, *, hint: str = "") -> None:
     is_short = _width(columns) > most
     if is_short:
         columns = _columns(block, short=True)
-    for part in _parts(columns, page.width):
+    for part in _parts(columns, page.width, block.named_by):
         _part(part, page)
     _key(block, is_short, page)
     if hint:
@@ -236,12 +236,13 @@ def _width(columns: Sequence[_Printed]) -> int:
     return sum(FOLDED if c.folds else c.width for c in columns) + GAP * (len(columns) - 1)
 
 
-def _parts(columns: Sequence[_Printed], width: int) -> list[list[_Printed]]:
-    """Return columns in groups that fit, the first column in each."""
-    parts = [[*columns[:1]]]
-    for column in columns[1:]:
-        if len(parts[-1]) > 1 and _width([*parts[-1], column]) > width:
-            parts.append([columns[0]])
+def _parts(columns: Sequence[_Printed], width: int, named_by: int) -> list[list[_Printed]]:
+    """Return columns in groups that fit, those that name a row in each."""
+    names = columns[:named_by]
+    parts = [[*names]]
+    for column in columns[named_by:]:
+        if len(parts[-1]) > len(names) and _width([*parts[-1], column]) > width:
+            parts.append([*names])
         parts[-1].append(column)
     return parts
 
