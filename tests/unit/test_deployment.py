@@ -20,6 +20,7 @@ from frameworktax import models, runtimes
 from frameworktax.cli.report import compare_command
 from frameworktax.comparing import measure_again
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
+from frameworktax.optimize.delivery import check_output
 from frameworktax.records import Workload
 from frameworktax.runtimes import artifacts, deployment, huge_pages, serving
 from frameworktax.runtimes.base import Target
@@ -651,13 +652,38 @@ def test_no_deployment_and_a_damaged_one(deploy, tmp_path):
     whole = (deploy / "manifest.json").read_text()
     (deploy / "manifest.json").write_text(whole[:100])
     assert "damaged" in refused(deploy)
-    for field, odd in (("packages", None), ("files", {"a": 1}), ("shapes", [{"batch": "x"}])):
-        (deploy / "manifest.json").write_text(json.dumps({**json.loads(whole), field: odd}))
-        assert "damaged" in refused(deploy)
     (deploy / "manifest.json").write_text("[" * 100_000)
     assert "damaged" in refused(deploy)
     (deploy / "manifest.json").write_text(json.dumps({**json.loads(whole), "version": 99}))
     assert "99" in refused(deploy)
+
+
+def test_a_manifest_of_which_any_field_was_changed_is_refused_and_may_be_replaced(deploy):
+    path = deploy / "manifest.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(whole.items()))))
+    ft.load(deploy)  # laid out anew, and the same
+    for name in [name for name in whole if name != "schema"]:
+        for odd in [odd for odd in (None, "a\nb", {}, -1) if odd != whole[name]]:
+            path.write_text(json.dumps({**whole, name: odd}))
+            assert "rebuild it: " in refused(deploy)
+            check_output(deploy, deploy.parent / "store")
+    shape = {**whole["shapes"][0], "batch": 2}  # all of the right types
+    path.write_text(json.dumps({**whole, "shapes": [shape, *whole["shapes"][1:]]}))
+    assert refused(deploy).endswith(f"manifest.json was changed; rebuild it: {COMMAND}")
+    path.write_text(json.dumps({**whole, "schema": "something"}))
+    assert "damaged" in refused(deploy)
+    with pytest.raises(UsageError, match="no deployment"):
+        check_output(deploy, deploy.parent / "store")
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused(deploy):
+    path = deploy / "model/steady/artifact/model.npy"
+    path.unlink()
+    path.mkdir()
+    before = os.listdir("/proc/self/fd")
+    assert "model.npy: Is a directory" in refused(deploy)
+    assert os.listdir("/proc/self/fd") == before
 
 
 # --- structures -----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from frameworktax import comparing, host, models, runtimes
-from frameworktax.errors import DeploymentError, UsageError, WorkerError
+from frameworktax.errors import UsageError, WorkerError
 from frameworktax.host.cache import holding, remove_of_dead
 from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
@@ -77,13 +77,8 @@ def check_output(folder: Path, store: Path) -> None:
             raise UsageError(
                 f"{folder} would be replaced as a whole, and {what} in it; name another with -o"
             )
-    if folder.is_dir() and any(folder.iterdir()):
-        try:
-            deployment.parse(folder)
-        except DeploymentError as error:
-            raise UsageError(
-                f"{folder} holds something that is no deployment; name another with -o"
-            ) from error
+    if folder.is_dir() and any(folder.iterdir()) and not deployment.is_deployment(folder):
+        raise UsageError(f"{folder} holds something that is no deployment; name another with -o")
 
 
 @contextmanager

@@ -31,21 +31,24 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host
-from frameworktax.errors import DeploymentError, UsageError, WorkerError
+from frameworktax.errors import DeploymentError, UsageError, WorkerError, flat
 from frameworktax.host.cache import atomic_path
 from frameworktax.records import DEPLOYED
 from frameworktax.runtimes.artifacts import Artifact, ArtifactRuntime
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     import numpy as np
 
     from frameworktax.models.base import Model
     from frameworktax.records import Workload
     from frameworktax.runtimes.serving import StandIn
 
-SCHEMA, VERSION = "frameworktax.deployment", 2
-"""1 did not know defaults: a call that left out what the example had given was answered by it."""
+SCHEMA, VERSION = "frameworktax.deployment", 3
+"""1 did not know defaults: a call that left out what the example had given was answered by it.
+2 had no hash over the manifest itself."""
 MANIFEST = "manifest.json"
 PROOF = "proof.json"
 INTERFACE = "interface.json"
@@ -413,9 +416,16 @@ def this_machine() -> Machine:
 
 def write(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, over an older one."""
-    data = {"schema": SCHEMA, "version": VERSION, **asdict(manifest)}
+    fields_of = asdict(manifest)
+    data = {"schema": SCHEMA, "version": VERSION, **fields_of, "sha256": _digest(fields_of)}
     with atomic_path(folder / MANIFEST) as partial:
         partial.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over a manifest's fields, however they are laid out."""
+    text = json.dumps(data, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def files_in(folder: Path) -> dict[str, File]:
@@ -472,30 +482,19 @@ def parse(folder: Path) -> Manifest:
     """Return the manifest as it stands; nothing else is looked at.
 
     Raises:
-        DeploymentError: there is none, another user could write it, or it is damaged.
+        DeploymentError: there is none, another user could write it, or it was changed.
     """
     path = folder / MANIFEST
     try:
-        _check_owner(folder, folder.stat())
-        handle = os.open(path, READ)
-        with os.fdopen(handle, "rb") as file:
-            _check_owner(path, os.fstat(handle))
-            text = file.read(MOST_BYTES)
-    except OSError as error:
-        remedy = "make one: frameworktax optimize MODEL -o FOLDER"
-        if isinstance(error, PermissionError):
-            remedy = "chmod -R a+rX it"
-        raise DeploymentError(
-            f"no deployment in {folder} ({error.strerror}: {MANIFEST}); {remedy}"
-        ) from error
-    try:
-        data = json.loads(text)
-        found = data.pop("schema"), data.pop("version")
-        if found != (SCHEMA, VERSION):
+        data = _fields(folder)
+        version, again = data.pop("version"), flat(str(data.get("command")))
+        if version != VERSION:
             raise DeploymentError(
-                f"{folder}: its format is {found[0]} {found[1]}, this version reads {VERSION}; "
-                f"rebuild it: {data.get('command')}"
+                f"{folder}: its format is {SCHEMA} {version!r}, this version reads {VERSION}; "
+                f"rebuild it: {again}"
             )
+        if data.pop("sha256") != _digest(data):
+            raise DeploymentError(f"{folder}: {MANIFEST} was changed; rebuild it: {again}")
         data["machine"] = Machine(**data["machine"])
         data["interface"] = Interface(**data["interface"])
         data["shapes"] = tuple(Shape(**_frozen(one)) for one in data["shapes"])
@@ -504,6 +503,45 @@ def parse(folder: Path) -> Manifest:
         return Manifest(**data)
     except WRONG as error:
         raise _damaged(path, error) from error
+
+
+def is_deployment(folder: Path) -> bool:
+    """Return whether a folder holds a deployment, be it of another version or changed since."""
+    try:
+        return bool(_fields(folder))
+    except (DeploymentError, *WRONG):
+        return False
+
+
+def _fields(folder: Path) -> dict[str, Any]:
+    """Return what a manifest's JSON holds, without the name of its schema.
+
+    Raises:
+        DeploymentError: there is none, or another user could write it.
+        ValueError: it is none, as are the others in ``WRONG``.
+    """
+    path = folder / MANIFEST
+    try:
+        _check_owner(folder, folder.stat())
+        with _opened(path) as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            text = file.read(MOST_BYTES)
+    except OSError as error:
+        remedy = "make one: frameworktax optimize MODEL -o FOLDER"
+        if isinstance(error, PermissionError):
+            remedy = "chmod -R a+rX it"
+        raise DeploymentError(
+            f"no deployment in {folder} ({error.strerror}: {MANIFEST}); {remedy}"
+        ) from error
+    data: dict[str, Any] = json.loads(text)
+    if data.pop("schema") != SCHEMA:
+        raise ValueError(f"not {SCHEMA}")
+    return data
+
+
+def _opened(path: Path) -> BufferedReader:
+    """Open a file to read it; what is a folder is closed again, and raises."""
+    return open(path, "rb", opener=lambda name, _: os.open(name, READ))
 
 
 def _damaged(path: Path, error: Exception) -> DeploymentError:
@@ -551,12 +589,12 @@ def _changed(folder: Path, name: str, written: File) -> Iterable[str]:
         if folder in above.parents and above.is_symlink():
             yield f"{above.relative_to(folder)} is a symbolic link"
     try:
-        handle = os.open(path, READ)
+        file = _opened(path)
     except OSError as error:
         yield f"{name}: {error.strerror}"
         return
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
+    with file:
+        status = os.fstat(file.fileno())
         _check_owner(path, status)
         for above in path.parents:  # who may write in one may put another file there
             if folder in above.parents:
