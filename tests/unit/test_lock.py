@@ -1,6 +1,7 @@
 """The lock on the host: who comes second waits, and nothing stale can be left."""
 
 import errno
+import json
 import multiprocessing
 import os
 import queue
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from frameworktax.errors import UsageError
+from frameworktax.host import lock
 from frameworktax.host.lock import NAME, VARIABLE, host_lock, runtime_folder
 
 
@@ -51,6 +53,17 @@ def test_the_second_waits_and_says_for_whom():
     assert to_second.recv() == "mine"
     first.join()
     second.join()
+
+
+def test_who_has_the_lock_may_have_no_command(tmp_path):
+    path = tmp_path / "lock"
+    for command, shown in (
+        ("", "(frameworktax, since "),
+        ("compare d", "(frameworktax compare d,"),
+    ):
+        path.write_text(json.dumps({"pid": 7, "command": command, "since": 0}))
+        with path.open() as file:
+            assert lock._holder(file.fileno()).startswith(f"process 7 {shown}")
 
 
 def test_a_killed_holder_leaves_nothing_stale():

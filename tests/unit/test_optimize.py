@@ -269,51 +269,73 @@ def test_a_gain_as_delivered_counts_where_intervals_do_not_meet():
     assert race.as_delivered(found, raced(measured("openvino", 20))) == found  # reserves stay out
 
 
-def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_them(
-    tmp_path, monkeypatch
-):
-    class Slower:
-        """Delivers; openvino takes 40 ns as delivered, whatever it took in the race."""
+class Slower:
+    """Delivers; what it delivers takes other times than it took in the race."""
 
-        manifest, failures, took_ns, again_ns = None, {}, {}, 0
+    manifest, failures, took_ns, again_ns, fields, made = None, {}, {}, 0, {}, []
 
-        def __init__(self, *_):
-            self.measured, self.made = [], delivered
+    def __init__(self, *_):
+        self.measured = []
 
-        def make(self, decided):
-            self.made += [one.runtime for one in decided if one.won]
+    def make(self, decided):
+        self.made += [one.runtime for one in decided if one.won]
 
-        def points(self):
-            return ()
+    def points(self):
+        return ()
 
-        def confirm(self, proof):
-            again_ns = self.again_ns if self.made.count(self.made[-1]) > 1 else 0
-            took = measured("deployed", again_ns or self.took_ns[self.made[-1]])
-            self.measured += raced(took, pairs=[(W1, "deployed")])
-            self.measured[-1] = replace(self.measured[-1], runtime=self.made[-1])
+    def confirm(self, proof):
+        again_ns = self.again_ns if self.made.count(self.made[-1]) > 1 else 0
+        took = measured("deployed", again_ns or self.took_ns[self.made[-1]], **self.fields)
+        self.measured += raced(took, pairs=[(W1, "deployed")])
+        self.measured[-1] = replace(self.measured[-1], runtime=self.made[-1])
 
-        def finish(self, proof):
-            pass
+    def finish(self, proof):
+        pass
 
+
+@pytest.fixture
+def slower(monkeypatch):
+    """Deliveries that are slower than the race."""
     monkeypatch.setattr(run, "Delivery", Slower)
     monkeypatch.setattr(run, "_measured", lambda *_, **__: None)
+    for name in ("took_ns", "again_ns", "fields", "made"):
+        monkeypatch.setattr(Slower, name, getattr(Slower, name))
+    return Slower
+
+
+def test_a_race_of_engines_alone_is_not_decided_by_what_a_delivered_call_takes(tmp_path, slower):
+    pairs = [("openvino", 60), ("onnxruntime", 70)]
+    ms = [measured(name, 20, peak_memory_bytes=mb * 10**6) for name, mb in pairs]
+    slower.took_ns = {"openvino": 40, "onnxruntime": 20}
+    slower.fields = {"peak_memory_bytes": 260 * 10**6}
+    slower.made = []
+    mine = asked(tmp_path, aim="memory")
+    made = run._deliver(mine, tmp_path, Run(measurements=()), raced(*ms), (), None)
+    assert slower.made == ["openvino"]
+    reasons = {one.runtime: one.reason for one in made.candidates}
+    assert reasons == {"openvino": "", "onnxruntime": "needs 70 MB, openvino needs 60 MB"}
+
+
+def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_them(
+    tmp_path, slower
+):
     found = race.after_final(raced(measured("openvino", 20), measured("onnxruntime", 30)))
     for others_took_ns, wanted in (
         (30, ["openvino", "onnxruntime"]),
         (50, ["openvino", "onnxruntime", "openvino"]),
     ):
-        Slower.took_ns = {"openvino": 40, "onnxruntime": others_took_ns}
-        delivered = []
+        slower.took_ns = {"openvino": 40, "onnxruntime": others_took_ns}
+        slower.made = delivered = []
         made = run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), found, (), None)
         assert delivered == wanted
         assert won(made.candidates) == {1: wanted[-1]}
     assert [one.gain.value for one in made.candidates if one.won] == [2.5]
     # the last attempt is of the best that was delivered
     names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen", "aot-inductor"]
-    Slower.took_ns = dict(zip(names, (60, 55, 70, 80, 90), strict=True))
+    slower.took_ns = dict(zip(names, (60, 55, 70, 80, 90), strict=True))
     found = race.after_final(raced(*(measured(n, 20 + 5 * i) for i, n in enumerate(names))))
-    for Slower.again_ns in (0, 75):  # whatever it takes then
-        delivered = []
+    for slower.again_ns in (0, 75):  # whatever it takes then
+        slower.made = delivered = []
         made = run._deliver(asked(tmp_path), tmp_path, Run(measurements=()), found, (), None)
         assert delivered == [*names[:3], "onnxruntime"]
         assert made.folder == tmp_path / "deploy"
@@ -1059,10 +1081,19 @@ def test_what_a_deployment_leaves_out_of_the_output_is_named(tmp_path):
 
 def test_what_makes_a_deployment_anew_is_a_command_or_the_callers_python(tmp_path):
     manifest = padded(tmp_path, Sizes())
-    for is_live, language in ((False, "bash"), (True, "python")):
-        assert f"```{language}\nc\n" in blocks.readme(replace(manifest, is_live=is_live))
-    named = Asked(model="bert-tiny", device="cpu", output=tmp_path)
-    assert named.command.startswith("frameworktax optimize bert-tiny ")
+    for command, language in (("frameworktax optimize m", "bash"), ("ft.optimize(m)", "python")):
+        page = blocks.readme(replace(manifest, command=command))
+        assert f"```{language}\n{command}\n" in page
+    given = {"batch": 4, "length": [64, 16], "threads": 2, "allow": ["int8"], "until": 0.1}
+    named = Asked(model="bert-tiny", output=Path("it's"), resume=True, **given)
+    assert named.command == (
+        "ft.optimize('bert-tiny', batch=[4], length=[16, 64], threads=2, until=0.1, "
+        """allow=['int8'], output="it's")"""
+    )
+    made = []
+    fake = Mock(optimize=lambda model, **options: made.append(Asked(model=model, **options)))
+    eval(named.command, {"ft": fake})
+    assert made[0].workloads == named.workloads and made[0].command == named.command
 
 
 def test_the_page_of_a_race_has_every_candidate_its_reason_and_a_picture(tmp_path):

@@ -89,8 +89,8 @@ def _holder(descriptor: int) -> str:
     try:
         said = json.loads(os.pread(descriptor, 65536, 0))
         pid, since = int(said["pid"]), float(said["since"])
-        command = "".join(c if c.isprintable() else " " for c in str(said["command"]))
+        command = "".join(c if c.isprintable() else " " for c in f"frameworktax {said['command']}")
         clock = time.strftime("%H:%M:%S", time.localtime(since))
     except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
         return "another measurement on this host"
-    return f"process {pid} (frameworktax {command[:MAX_SHOWN]}, since {clock})"
+    return f"process {pid} ({command[:MAX_SHOWN].rstrip()}, since {clock})"

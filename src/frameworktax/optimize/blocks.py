@@ -179,6 +179,7 @@ def readme(manifest: Manifest) -> str:
         ),
         shapes_table(manifest),
     ]
+    language = "python" if manifest.command.startswith("ft.") else "bash"
     use = (
         "```python\nimport frameworktax\n\n"
         f'fast = frameworktax.load("this folder")  # takes {given}, like the module\n```\n\n'
@@ -187,7 +188,7 @@ def readme(manifest: Manifest) -> str:
         "that is left to eager in the table, or neither in it nor between, is refused, or run by "
         "the module: `load(folder, module=module)`.\n\n"
         "`frameworktax compare FOLDER --gate 5%` measures it again. Made anew by:\n\n"
-        f"```{'python' if manifest.is_live else 'bash'}\n{manifest.command}\n```\n"
+        f"```{language}\n{manifest.command}\n```\n"
     )
     return markdown(blocks) + "\n" + use
 

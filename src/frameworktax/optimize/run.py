@@ -7,7 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +69,8 @@ STAGE = 1_000_000
 """More than a stage has processes, or rounds."""
 TOGETHER = "race"
 """The session of what all stages found."""
+ELSEWHERE = ("model", "inputs", "store", "resume", "command")
+"""What of a call is not among the options that make its deployment anew."""
 EXHAUSTED = f"not delivered: other winners failed in {ATTEMPTS} attempts; race fewer --runtimes"
 """Why what might still win lost."""
 
@@ -132,13 +134,10 @@ class Asked:
 
     def __post_init__(self) -> None:
         self.live = unpack(self.model, self.inputs)
+        device = str(self.device)
         self.device = api.pick_device(str(self.device))
         whole = self.counts["processes"], self.threads
         check_numbers(whole, (self.until, self.time_budget, self.setup_limit))
-        if not self.command:
-            self.command = f"frameworktax optimize {self.model} --batch … -o {self.output}"
-            if self.live is not None:
-                self.command = f"ft.optimize(module, inputs, batch=…, output={str(self.output)!r})"
         check_known("--for", self.aim, race.AIMS)
         self.allow = tuple(listed(self.allow))
         for precision in self.allow:
@@ -154,6 +153,24 @@ class Asked:
                 "choose --for latency, throughput or startup"
             )
         self.workloads = tuple(self._shapes())
+        self.command = self.command or self._call(device)
+
+    def _call(self, device: str) -> str:
+        """Return the call from Python that makes the deployment anew; ``device`` as asked for."""
+        lengths = sorted({w.length for w in self.workloads if w.length is not None})
+        own: dict[str, Any] = {
+            "batch": sorted({workload.batch for workload in self.workloads}),
+            "length": lengths,
+            "device": device,
+            "allow": list(self.allow),
+            "output": str(self.output),
+        }
+        words = ["module, inputs" if self.live is not None else repr(self.model)]
+        for one in fields(self):
+            value = own.get(one.name, getattr(self, one.name, None))
+            if one.init and one.name not in ELSEWHERE and value not in (one.default, []):
+                words.append(f"{one.name}={value!r}")
+        return f"ft.optimize({', '.join(words)})"
 
     def _shapes(self) -> Iterator[Workload]:
         batches = _ascending("batch", self.batch)
@@ -412,7 +429,11 @@ def _measured(asked: Asked, reporter: Reporter | None, **given: Any) -> Run:
     if asked.live is not None:
         plan = with_live(plan, asked.live)
     return api.run_plan(
-        plan, asked.store, reporter=reporter, command=[asked.command], templates=asked.templates
+        plan,
+        asked.store,
+        reporter=reporter,
+        command=asked.command.removeprefix("frameworktax ").split(),
+        templates=asked.templates,
     ).run
 
 
@@ -526,7 +547,8 @@ def _deliver(
                 given = {"points": delivery.points(), "budget_s": PROOF * asked.time_budget}
                 given |= {"deployment": folder, **asked.counts}
                 proof = delivery.confirm(_measured(asked, reporter, **given))
-                found = race.as_delivered(found, delivery.measured)
+                if asked.aim not in race.BARE:  # else the race was of engines alone
+                    found = race.as_delivered(found, delivery.measured)
                 best = {one.pair for one in race.decide(found, asked.aim) if one.won}
                 slower = {one.pair for one in winners} - best
                 if not delivery.failures and (not slower or attempt >= ATTEMPTS):

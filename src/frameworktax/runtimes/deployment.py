@@ -362,8 +362,8 @@ class Manifest:
 
     Attributes:
         model: its name, or the class of a live module.
-        is_live: whether it was a module of the caller's: what makes it anew is Python's.
-        command: makes the deployment anew.
+        is_live: whether it was a module of the caller's.
+        command: makes the deployment anew; a call of ``ft.optimize`` where Python made it.
         made: when, ISO 8601.
         frameworktax: version that wrote it.
         python: version it was made with.
