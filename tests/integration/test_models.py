@@ -365,6 +365,13 @@ class Two(nn.Module):
         return x * scale.mean()
 
 def linear(): return nn.Linear(4, 2), torch.arange(8.0).reshape(2, 4)
+def drawn():
+    import random
+    import numpy
+    weight = numpy.random.normal(random.random(), size=(2, 4))
+    made = nn.Linear(4, 2)
+    made.weight.data.copy_(torch.from_numpy(weight))
+    return made, torch.ones(1, 4)
 def named(): return nn.Linear(4, 2), {"input": torch.ones(3, 4)}
 def listed(): return nn.Linear(4, 2), [torch.ones(1, 4)]
 def double(): return nn.Linear(4, 2).double(), torch.ones(1, 4, dtype=torch.float64)
@@ -408,8 +415,12 @@ def test_user_inputs_are_repeated_and_cut(user_file) -> None:
     assert not model.has_twin
     assert model.inputs(1).args[0].tolist() == [[0, 1, 2, 3]]
     assert model.inputs(3).args[0].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
-    again = models.build(Workload(model=f"{user_file}:linear"))
-    assert torch.equal(run(model, 5), run(again, 5))  # seeded
+
+
+@pytest.mark.parametrize("function", ["linear", "drawn"])
+def test_every_build_draws_the_same_numbers(user_file, function) -> None:
+    one, other = (models.build(Workload(model=f"{user_file}:{function}")) for _ in range(2))
+    assert torch.equal(run(one, 5), run(other, 5))
 
 
 def test_user_inputs_of_every_kind(user_file) -> None:

@@ -2,12 +2,13 @@
 
 The registry is the table in ``models.toml``, so that listing models imports no engine. A family is
 a function ``build(name, workload) -> Model``; it builds in float32 on the CPU. ``build`` here seeds
-torch before, and moves the result to the device and precision asked for.
+torch, numpy and Python before, and moves the result to the device and precision asked for.
 """
 
 from __future__ import annotations
 
 import functools
+import random
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -293,11 +294,13 @@ def build(workload: Workload, device: str = "cpu") -> Model:
     """
     check(workload)
     entry = entry_of(workload.model)
+    import numpy as np
     import torch
 
     declare()
     family = metadata.EntryPoint(workload.model, entry.target, GROUP).load()
-    torch.manual_seed(SEED)  # every process builds the same weights
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(SEED)  # every process builds the same weights
     with torch.device("meta" if device == "meta" else "cpu"):
         model: Model = family(workload.model, workload)
     is_dense = workload.input == "dense" and workload.phase == "forward"
