@@ -122,6 +122,16 @@ def test_another_system_measures_nothing_and_reads_what_was_measured(monkeypatch
         host.doctor(None)
 
 
+def test_a_current_folder_that_was_removed_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    host.need_folder()
+    folder.rmdir()
+    with pytest.raises(UsageError, match="was removed; change to one"):
+        MeasuringSession(None, None)
+
+
 def test_worker_environment_sets_every_library_to_the_same_threads():
     variables = host.worker_environment(3)
     assert {v for k, v in variables.items() if k.endswith("_THREADS")} == {"3"}

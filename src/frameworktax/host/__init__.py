@@ -12,6 +12,7 @@ from frameworktax.host.inventory import gpus as gpus
 from frameworktax.host.inventory import libraries as libraries
 from frameworktax.host.machine import foreign_load as foreign_load
 from frameworktax.host.machine import memory_available_bytes as memory_available_bytes
+from frameworktax.host.machine import need_folder as need_folder
 from frameworktax.host.machine import need_linux as need_linux
 from frameworktax.host.machine import pick_cpus as pick_cpus
 from frameworktax.host.machine import usable_cpus as usable_cpus

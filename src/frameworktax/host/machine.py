@@ -69,6 +69,14 @@ def need_linux(what: str) -> None:
         )
 
 
+def need_folder() -> None:
+    """Raise UsageError where the current folder was removed: no process can be started in it."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder was removed; change to one that exists") from error
+
+
 def usable_cpus() -> tuple[int, ...]:
     """Return the processors this process may run on; all where the system binds none (macOS)."""
     if hasattr(os, "sched_getaffinity"):

@@ -66,6 +66,7 @@ class MeasuringSession:
         clock: Clock = REAL,
     ) -> None:
         host.need_linux("measuring")
+        host.need_folder()
         self._scratch = plan.folder.resolve() / f"{orphans.NAME}{writer.session}"
         self._sent: Path | None = None
         if plan.live is not None:  # it goes with the scratch folder, however the session ends
@@ -158,7 +159,7 @@ class MeasuringSession:
             self._finish_shift(is_last=not left)
 
     def _raise_if_nothing(self) -> None:
-        asked = [s for s in self._series if s.timed and not s.is_twin]
+        asked = [s for s in self._series if s.timed and not (s.is_twin or s.is_beside)]
         if any(s.dead is None and not s.is_floor for s in asked):
             return
         reasons = [f"{s.runtime.name}: {s.dead}" for s in asked if s.dead]
