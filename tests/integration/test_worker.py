@@ -95,6 +95,20 @@ def test_inputs_that_do_not_fit_name_the_function_that_returned_them(shared, tmp
     assert str(caught.value).endswith(f" ({own}:build)")
 
 
+def test_each_build_begins_in_the_folder_that_the_process_began_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "import os, torch\nos.chdir('/')\n"
+        "def build(): return torch.nn.Linear(8, 8), torch.ones(1, 8)\n"
+    )
+    worker = Worker("test")
+    try:
+        for _ in range(2):
+            load(worker, tmp_path, "eager", model="own.py:build")
+    finally:
+        worker.kill()
+
+
 def test_drawn_inputs_are_kept_as_eager_was_given_them(shared, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(

@@ -458,19 +458,19 @@ def setup_process(tmp_path):
 
 
 def test_it_is_kept_until_it_is_closed(setup_process):
-    first = setup_process.get()
-    assert setup_process.get() is first
+    first = setup_process.get("m")
+    assert setup_process.get("m") is first
     assert first.temporary.stat().st_mode & 0o777 == 0o700
     setup_process.close()
     assert not first.alive and not first.temporary.exists()
     setup_process.close()
 
 
-@pytest.mark.parametrize("change", ["fresh", "ended"])
+@pytest.mark.parametrize("change", ["fresh", "ended", "another model"])
 def test_what_is_not_wanted_or_not_well_is_ended(setup_process, change):
-    first = setup_process.get()
+    first = setup_process.get("m")
     first.alive = change != "ended"
-    second = setup_process.get(fresh=change == "fresh")
+    second = setup_process.get(change if " " in change else "m", fresh=change == "fresh")
     assert second is not first
     assert not first.alive and not first.temporary.exists()
 

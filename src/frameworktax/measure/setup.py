@@ -56,6 +56,7 @@ class SetupProcess:
     """At most one set-up process at a time, which has imported the libraries of all series.
 
     It ends with the set-up, and with it everything that the model or a compiler has begun there.
+    It builds one model alone: another's code may have changed the default type of torch's numbers.
     Its temporary files are in a folder of its own below ``scratch``.
     """
 
@@ -63,18 +64,21 @@ class SetupProcess:
     spawn: Spawn
     series: list[Series]
     _process: Worker | None = None
+    _model: str = ""
     _temporary: Path = field(init=False)
 
-    def get(self, *, fresh: bool = False) -> Worker:
-        """Return the process, a new one where none is well.
+    def get(self, model: str, *, fresh: bool = False) -> Worker:
+        """Return the process, a new one where none is well or it has built another model.
 
         Raises:
             WorkerError: none can be started.
             StoreError: the cache takes nothing more.
         """
-        if self._process is not None and self._process.alive and not fresh:
+        is_well = self._process is not None and self._process.alive
+        if self._process is not None and is_well and self._model == model and not fresh:
             return self._process
         self.close()
+        self._model = model
         try:
             self.scratch.mkdir(parents=True, exist_ok=True)
             self._temporary = Path(mkdtemp(prefix=f"{orphans.NAME}set-up-", dir=self.scratch))
@@ -203,7 +207,9 @@ class Setup:
                 if not series.runtime.prepares:
                     self._submit(self._make_ready, series)
             exports = [series for series in wanted + twins if series.runtime.prepares]
-            exports.sort(key=lambda one: one.is_twin)  # what is asked for before its twins
+            models = [series.workload.model for series in wanted]
+            # What is asked for before its twins, and one model after the other.
+            exports.sort(key=lambda one: (one.is_twin, models.index(one.workload.model)))
             quick = [series for series in exports if not series.runtime.compiles]
             waiting = iter(quick)  # both threads take from it
             if len(quick) > 1 and self._has_room_for_two():
@@ -238,12 +244,12 @@ class Setup:
         known = self._bench.known.description(point, batches)
         if known is not None:
             return known
-        model = point_name(point, runtime=False, batch=False)
-        self._news.put((model, "counting its operations"))
+        label = point_name(point, runtime=False, batch=False)
+        self._news.put((label, "counting its operations"))
         try:
             timeout_s = min(DESCRIBE_LIMIT_S, self._plan.setup_limit_s)
             found = self._gate.ask(
-                self._process.get(),
+                self._process.get(series.workload.model),
                 Server.describe,
                 timeout_s,
                 workload=series.workload,
@@ -257,20 +263,21 @@ class Setup:
             notes = (Note("not-described", str(error)),)
             return Described(facts={}, has_twin=False, notes=notes)
         finally:
-            self._news.put((model, ""))
+            self._news.put((label, ""))
         self._bench.known.keep_description(point, found)
         return found
 
     def _prepare(self, series: Series, process: SetupProcess) -> bool:
         """Export for one runtime; where that fails, once more in a fresh process."""
         self._tell(series, "compiling" if series.runtime.compiles else "exporting")
+        model = series.workload.model
         try:
             try:
-                self.prepare(series, process.get)
+                self.prepare(series, lambda: process.get(model))
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
-                self.prepare(series, lambda: process.get(fresh=True))
+                self.prepare(series, lambda: process.get(model, fresh=True))
         except WorkerError as error:
             self._fail(series, error)
             return False

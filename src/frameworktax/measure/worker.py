@@ -66,6 +66,7 @@ class Server:
         self._drawn: tuple[Workload, Model] | None = None
         self._deployment: Deployment | None = None
         self._unpinned: set[int] = set()
+        self._begun_in = Path.cwd()
 
     def answer(self, step: str, given: Mapping[str, Any]) -> bytes:
         """Call a method by name and return its answer as a line.
@@ -106,7 +107,7 @@ class Server:
         """
         from frameworktax.models.describe import describe_batches
 
-        model = _build(workload, device, live)
+        model = self._build(workload, device, live)
         found = describe_batches(model, batches, limit_s)
         return protocol.Described(
             facts={
@@ -128,7 +129,7 @@ class Server:
         live: str | None = None,
     ) -> int:
         """Export or compile into a folder, for the measuring processes; return what it took, ns."""
-        model = _build(workload, target.device, live)
+        model = self._build(workload, target.device, live)
         start = time.perf_counter_ns()
         Path(folder).mkdir(parents=True, exist_ok=True)
         runtimes.get(runtime).prepare(model, batches, target, Path(folder))
@@ -150,7 +151,7 @@ class Server:
         self._function = f" ({workload.model})" if models.is_user_model(workload.model) else ""
         model = None
         if engine.needs_model:
-            model = _build(workload, target.device, live)
+            model = self._build(workload, target.device, live)
         elif target.is_cuda:
             check_device(target.device)
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -197,6 +198,15 @@ class Server:
         real = {} if self._real is None else {"real": self._real(batch)}
         with atomic_path(Path(path)) as partial, partial.open("wb") as file:  # whole, or not at all
             np.savez(file, *first, repeats=repeats, **real)
+
+    def _build(self, workload: Workload, device: str, live: str | None) -> Model:
+        check_device(device)
+        os.chdir(self._begun_in)  # code that built a model before may have left it
+        if live is not None:
+            from frameworktax.models.user import build_live
+
+            return build_live(live, workload, device)
+        return models.build(workload, device)
 
     # --- measuring ----------------------------------------------------------------------------
 
@@ -320,7 +330,7 @@ class Server:
         from frameworktax.runtimes.eager import Eager
 
         if self._drawn is None or self._drawn[0] != workload.without_batch():
-            self._drawn = workload.without_batch(), _build(workload, device, live)
+            self._drawn = workload.without_batch(), self._build(workload, device, live)
         model = self._drawn[1]
         drawn = draw(model, workload.batch, number)
         target = Target(device, workload.precision, self._target.threads)
@@ -354,15 +364,6 @@ class Server:
         args, kwargs = self._deployment.arguments(given, on_torch=on_torch)
         made = to_arrays(self._deployment(*args, **kwargs))
         return parity.compare(parity.read_outputs(Path(outputs)), made, precision)
-
-
-def _build(workload: Workload, device: str, live: str | None) -> Model:
-    check_device(device)
-    if live is not None:
-        from frameworktax.models.user import build_live
-
-        return build_live(live, workload, device)
-    return models.build(workload, device)
 
 
 def _give_back_device_memory() -> None:
