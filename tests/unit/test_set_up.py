@@ -165,6 +165,36 @@ def test_what_a_killed_session_left_is_no_part_of_what_is_prepared(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["program.bin", "ready.json"]
 
 
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: cut(folder / "program.bin"),
+        lambda folder: (folder / "program.bin").unlink(),
+        lambda folder: cut(folder / "ready.json"),
+        lambda folder: (folder / "ready.json").write_bytes(b""),
+        lambda folder: (folder / "ready.json").write_text('{"setup_ns": 1, "artifact_bytes": 2}'),
+    ],
+)
+def test_what_is_damaged_in_the_cache_is_prepared_anew(tmp_path, damage):
+    def found():
+        point = Point(workload=Workload(model="bert-tiny", batch=1), runtime="torchscript")
+        return series_of([point], Plan(points=(), folder=tmp_path), tmp_path / "scratch")[0]
+
+    setup, made = setup_of(tmp_path), found()
+    setup.prepare(made, lambda: FakeWorker(made.folder))
+    assert not found().is_to_be_prepared
+    damage(made.folder)
+    again, worker = found(), FakeWorker(made.folder)
+    assert again.is_to_be_prepared and not again.folder.exists()
+    setup.prepare(again, lambda: worker)
+    assert worker.asked == [Server.prepare] and not again.notes
+    assert found().is_ready()
+
+
 def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
     folder = tmp_path / "made"
     first, second, idle = series(folder, Prepares), series(folder, Prepares), FakeWorker(folder)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
-from frameworktax.host.cache import own_entry, private_file
+from frameworktax.host.cache import own_entry, private_file, remove
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Bound
@@ -201,27 +203,26 @@ class Series:
     @property
     def is_to_be_prepared(self) -> bool:
         """Whether no earlier session left ready what it needs."""
-        return self.runtime.prepares and not (self.folder / READY).exists()
+        return self.runtime.prepares and _left_ready(self.folder) is None
 
     def is_ready(self) -> bool:
         """Take over what an earlier session's set-up took and left; False where it left none."""
-        ready = self.folder / READY
-        if not ready.exists():
+        known = _left_ready(self.folder)
+        if known is None:
             return False
-        known = json.loads(ready.read_text())
-        ready.touch()  # pruning takes what was not used for longest
-        self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
+        (self.folder / READY).touch()  # pruning takes what was not used for longest
+        self.setup_ns, self.artifact_bytes = known.setup_ns, sum(known.sizes.values())
         text = "what an earlier session prepared was used again; set-up time and size are from then"
         self.add(Note("set-up-reused", text))
         return True
 
     def mark_ready(self, setup_ns: int) -> None:
         """Write down what set-up took and left, for this session and later ones."""
-        self.setup_ns = setup_ns
-        self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
-        known = {"setup_ns": self.setup_ns, "artifact_bytes": self.artifact_bytes}
+        files = (f for f in self.folder.rglob("*") if f.is_file() and f != self.folder / READY)
+        sizes = {str(file.relative_to(self.folder)): file.stat().st_size for file in files}
+        self.setup_ns, self.artifact_bytes = setup_ns, sum(sizes.values())
         with private_file(self.folder / READY) as partial:
-            partial.write_text(json.dumps(known))
+            partial.write_bytes(msgspec.json.encode(_LeftReady(setup_ns=setup_ns, sizes=sizes)))
 
     def add(self, *notes: Note) -> None:
         """Add notes, once each."""
@@ -233,6 +234,38 @@ class Series:
             worker.kill()
         self.workers.clear()
         self.bound.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LeftReady:
+    """What set-up took, ns, and the size of each file that it left, bytes, by its path."""
+
+    setup_ns: int
+    sizes: Mapping[str, int]
+
+
+def _left_ready(folder: Path) -> _LeftReady | None:
+    """Return what an earlier session left ready; None where that is missing, or no longer whole.
+
+    A full disk or a host that went down may have cut any file short.
+    """
+    try:
+        known = msgspec.json.decode((folder / READY).read_bytes(), type=_LeftReady)
+        sizes = {name: (folder / name).stat().st_size for name in known.sizes}
+    except (OSError, msgspec.DecodeError):
+        return None
+    return known if sizes == known.sizes else None
+
+
+def _whole_entry(entry: Path) -> Path:
+    """Return the path of an entry of the cache; what is damaged there is removed.
+
+    Raises:
+        UsageError: it cannot be removed.
+    """
+    if (own_entry(entry) / READY).exists() and _left_ready(entry) is None:
+        remove(entry)
+    return entry
 
 
 def series_of(
@@ -254,7 +287,7 @@ def series_of(
         makes = runtime.prepares or runtime.compiles
         kept = makes and plan.live is None and is_fixed(point)
         key = artifact_key(point, sorted(group), made_with)
-        folder = own_entry(plan.folder / key) if kept else scratch / key
+        folder = _whole_entry(plan.folder / key) if kept else scratch / key
         if plan.deployment is not None and point.runtime == DEPLOYED:
             folder = plan.deployment / configuration(point.workload.length)
         found.append(Series(runtime, group, folder, timed=timed, live=plan.live))
