@@ -4,12 +4,14 @@ import errno
 import gc
 import os
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 from fake_workers import made_bench
 
 from frameworktax import host
@@ -18,8 +20,9 @@ from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Worker
 from frameworktax.measure.series import series_of
 from frameworktax.measure.setup import Setup
-from frameworktax.measure.template import SELDOM, Templates
+from frameworktax.measure.template import SELDOM, Forked, Templates
 from frameworktax.measure.worker import Server
+from frameworktax.models.user import Live, send
 from frameworktax.records import Point, Workload
 from frameworktax.runtimes.base import Target
 
@@ -149,9 +152,34 @@ def test_what_is_forked_looks_like_what_is_started(
     assert told[0] == told[1]
 
 
+class Drawn:
+    """Writes what it draws where it is unpickled: for models that are built numbers are seeded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        numbers = "str([__import__('random').random(), __import__('numpy').random.random()])"
+        return eval, (
+            f"[str(__import__('pathlib').Path({str(self.path)!r}).write_text({numbers}))] * 2",
+        )
+
+
 def test_every_fork_draws_other_numbers(begin, tmp_path):
-    source = "import numpy as np, random\nwrite([random.random(), np.random.random()])"
-    drawn = [eval(load(begin(), tmp_path, source)) for _ in range(3)]
+    (tmp_path / "sitecustomize.py").write_text("import numpy.random")  # as many a library does
+    written, sent, drawn = tmp_path / "written", tmp_path / "sent", []
+    send(Live("m", torch.nn.Linear(2, 2), torch.ones(1, 2), (Drawn(written),)), sent)
+    for _ in range(3):
+        begin(PYTHONPATH=searched(tmp_path)).request(
+            Server.describe,
+            LIMIT_S,
+            workload=Workload(model="m"),
+            device="cpu",
+            batches=(),
+            limit_s=1.0,
+            live=str(sent),
+        )
+        drawn.append(eval(written.read_text()))
     assert len({one[0] for one in drawn}) == len({one[1] for one in drawn}) == 3
 
 
@@ -389,6 +417,29 @@ def test_a_process_that_begins_while_all_is_stopped_is_stopped(begin, forks):
     worker.signal(signal.SIGCONT)
     asked.join(LIMIT_S)
     assert not asked.is_alive()
+
+
+def test_the_end_does_not_wait_for_templates_that_are_not_there(instead_of_torch, monkeypatch):
+    awaited = []
+    monkeypatch.setattr(Forked, "wait", lambda one, _=None: awaited.append(one.number))
+    path, made = instead_of_torch("import time; time.sleep(600)"), Templates()
+    made.get({**os.environ, "PYTHONPATH": path}, ("torch", "transformers", "inductor"))
+    made.close()
+    assert None not in awaited
+
+
+def test_what_an_import_leaves_in_the_temporary_folder_is_removed(
+    instead_of_torch, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "t"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
+    (tmp_path / "t").mkdir()
+    path, made = instead_of_torch("import tempfile; tempfile.mkdtemp()"), Templates()
+    worker = Worker("test", environment={"PYTHONPATH": path}, templates=made, libraries=LIBRARIES)
+    assert worker.request(Server.memory, LIMIT_S) > 0 and worker.started == "forked"
+    worker.kill()
+    made.close()
+    assert not list((tmp_path / "t").iterdir())
 
 
 def test_nothing_is_left_behind(tmp_path):

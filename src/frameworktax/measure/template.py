@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from frameworktax.attribution import symbols
+from frameworktax.host.cache import temporary_folder
 from frameworktax.host.machine import stat_fields
 from frameworktax.measure import worker
 from frameworktax.models.libraries import begun, import_library, uses_device
@@ -46,6 +47,8 @@ from frameworktax.models.libraries import begun, import_library, uses_device
 MODULE = "frameworktax.measure.template"
 ROOM = "FRAMEWORKTAX_ROOM"
 """A variable as long as any path: what is forked has its ``TMPDIR`` there, for ``/proc``."""
+PREFIX = "frameworktax-templates-"
+"""How their ``TMPDIR`` is called."""
 MESSAGE_BYTES = 65_536
 SELDOM = 50_000
 """Objects after which an import collects garbage; with Python's own 700 it takes a tenth longer.
@@ -252,12 +255,12 @@ class Template:
         return self._is_ready
 
     def close(self) -> None:
-        """End it, and what it has forked."""
-        if not (self.process.is_over or self.is_ready):  # it imports, and hears nothing
-            self.process.signal(signal.SIGKILL)
+        """End it, and what it has forked; one that imports or is not there yet hears nothing."""
+        hears = self.process.is_over or self.is_ready
         self._control.close()
-        with contextlib.suppress(TimeoutError):
-            self.process.wait(GRACE_S)
+        if hears:
+            with contextlib.suppress(TimeoutError):
+                self.process.wait(GRACE_S)
         self.process.end()
 
 
@@ -268,6 +271,9 @@ class Templates:
         self._found: dict[tuple[object, ...], Template] = {}
         """By environment variables, folder and libraries."""
         self._finding = threading.RLock()
+        self._temporary: Path | None = None
+        """Their ``TMPDIR``: the import of Inductor makes a folder there."""
+        self._ends = contextlib.ExitStack()
 
     def get(
         self, environment: Mapping[str, str], libraries: tuple[str, ...] = ()
@@ -294,8 +300,9 @@ class Templates:
             above = self.get(environment, libraries[:-1]) if libraries else None
             if libraries and above is None:
                 return None
-            if "TMPDIR" in os.environ:
-                variables["TMPDIR"] = os.environ["TMPDIR"]
+            if self._temporary is None:
+                self._temporary = self._ends.enter_context(temporary_folder(PREFIX))
+            variables["TMPDIR"] = str(self._temporary)
             found = self._found[key] = Template(variables, above, *libraries[-1:])
             return found
 
@@ -323,6 +330,8 @@ class Templates:
             for template in reversed(self._found.values()):
                 template.close()
             self._found.clear()
+            self._ends.close()
+            self._temporary = None
 
 
 # --- the template's own end -----------------------------------------------------------------------
