@@ -239,12 +239,16 @@ def use_directory(directory: Path, *, in_cpp: bool = True) -> None:
     shared = own_entry(cache_folder() / "inductor-common")
     shared.mkdir(mode=0o700, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(shared)
-    if "torch._inductor.codecache" not in sys.modules:  # else headers lie where it was imported
+    codecache: Any = sys.modules.get("torch._inductor.codecache")
+    if codecache is None:
         before, tempfile.tempdir = tempfile.tempdir, str(shared)
         try:
             importlib.import_module("torch._inductor.codecache")
         finally:
             tempfile.tempdir = before
+    elif hasattr(codecache, "_HEADER_DIR"):  # a template imported it: they would lie in its TMPDIR
+        headers = shared / Path(codecache._HEADER_DIR).parent.name / "precompiled_headers"
+        codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
     if in_cpp:
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
