@@ -1,8 +1,11 @@
 """The cache: this user's alone, by last use, and never what a store from elsewhere brings along."""
 
 import os
+import sys
 import tempfile
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +31,7 @@ from frameworktax.measure.plan import Plan
 from frameworktax.measure.series import series_of
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.records import Point, Workload
+from frameworktax.runtimes.torch_common import use_directory
 
 
 def prepared(folder: Path, entry: str, size: int, used: float) -> None:
@@ -136,11 +140,25 @@ def test_no_session_loads_what_another_could_have_written(tmp_path):
 def test_what_is_kept_is_closed_to_others_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:
-        with alone(tmp_path / "entry", 1), private_file(tmp_path / "entry" / "file") as partial:
+        entry = tmp_path / "entry"
+        with alone(entry, 1, threading.Event()), private_file(entry / "file") as partial:
             partial.write_text("x")
     finally:
         os.umask(before)
     assert is_own(tmp_path / "entry")
+
+
+def test_headers_of_inductor_lie_in_it_wherever_that_was_imported(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
+    for name in ("CXX", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.setenv(name, "")  # given back at the end
+    imported = SimpleNamespace(_HEADER_DIR="/tmp/torchinductor_me/precompiled_headers")
+    monkeypatch.setitem(sys.modules, "torch._inductor.codecache", imported)
+    for _ in range(2):
+        use_directory(tmp_path / "made", in_cpp=False)
+        headers = tmp_path / "cache/inductor-common/torchinductor_me/precompiled_headers"
+        assert str(headers) == imported._HEADER_DIR
+        assert str(headers / "locks") == imported._HEADER_LOCK_DIR
 
 
 def test_what_a_dead_session_left_is_removed_and_a_living_ones_is_not(tmp_path):

@@ -12,6 +12,7 @@ from fake_workers import FakeHost, made_bench
 
 from frameworktax import host, store
 from frameworktax.errors import WorkerError
+from frameworktax.host.cache import alone
 from frameworktax.measure import series as series_module
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.protocol import Bound, Described, Facts
@@ -217,6 +218,13 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
         two.result()
     assert idle.asked == []
     assert [note.code for note in second.notes] == ["set-up-reused"]
+
+
+def test_the_end_of_a_session_ends_the_wait_for_another(tmp_path):
+    folder, setup = tmp_path / "made", setup_of(tmp_path)
+    setup.end()
+    with alone(folder, 600, threading.Event()), pytest.raises(WorkerError, match="is ending"):
+        setup.prepare(series(folder, Prepares), Mock())
 
 
 def set_up(tmp_path, *made, spawn=None, **plan):

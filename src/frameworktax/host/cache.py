@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -166,11 +167,11 @@ def keep_from_pruning(cache: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alone(entry: Path, timeout_s: float) -> Iterator[None]:
+def alone(entry: Path, timeout_s: float, ended: threading.Event) -> Iterator[None]:
     """Be the only one who prepares an entry: another session may want the same at this moment.
 
     Raises:
-        WorkerError: another one is still at it when the time is over.
+        WorkerError: another is still at it when the time is over, or this session has ``ended``.
     """
     entry.mkdir(mode=0o700, parents=True, exist_ok=True)
     end = time.monotonic() + timeout_s
@@ -182,7 +183,8 @@ def alone(entry: Path, timeout_s: float) -> Iterator[None]:
             if time.monotonic() > end:
                 text = f"another session still prepares the same after {timeout_s:.0f} s"
                 raise WorkerError("timeout", text) from error
-            time.sleep(POLL_S)
+            if ended.wait(POLL_S):
+                raise WorkerError("failed", "the session is ending") from error
     try:
         yield
     finally:

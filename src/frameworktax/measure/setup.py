@@ -118,6 +118,7 @@ class Setup:
         self._pool = pool
         self._described: dict[Workload, Described] = {}
         self._is_described = False
+        self._ended = threading.Event()
         self._news: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._labels: dict[Series, str] = {}
         """Kept: others may be added, which are named differently."""
@@ -176,7 +177,8 @@ class Setup:
                 self._bench.recorder.subjects(series, self._described.get(series.config))
 
     def end(self) -> None:
-        """End what still runs; nothing new can be started any more."""
+        """End what still runs or waits; nothing new can be started any more."""
+        self._ended.set()
         if any(not thread.done() for thread in list(self._threads)):
             self._process.close()
             self._second.close()
@@ -319,7 +321,7 @@ class Setup:
         limit_s = self._plan.setup_limit_s
         if series.is_ready():
             return
-        with alone(series.folder, limit_s):
+        with alone(series.folder, limit_s, self._ended):
             if series.is_ready():
                 return
             for litter in series.folder.iterdir():  # of a session killed while preparing
