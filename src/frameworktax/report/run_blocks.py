@@ -280,6 +280,7 @@ def every_breakdown(family: Family) -> Table:
             for m in points
         ],
         folded=True,
+        named_by=2,
     )
 
 
