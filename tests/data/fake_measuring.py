@@ -72,6 +72,7 @@ class FakeSession:
         self._reporter = reporter or Reporter()
 
     def run(self) -> None:
+        self._reporter.asked(self._plan.points, self._plan.until)
         if self._plan.live is None:
             call_once(self._plan.points[0].workload)
         for i in range(6):
