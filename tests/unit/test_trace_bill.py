@@ -132,6 +132,17 @@ def test_an_operator_that_calls_its_own_name_computes_without_a_device(tmp_path)
     assert lines(bill.table[0]) == {"operators": 80, "remainder": 20}
 
 
+def test_the_loops_of_a_compiled_graph_compute_beside_longer_operators_in_it(tmp_path):
+    _, bill = billed(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        cases.event("cpu_op", "Torch-Compiled Region: 0/0", 10, 90),
+        cases.event("cpu_op", "## Call CompiledFxGraph fdar7u5z2g ##", 20, 80),
+        cases.event("cpu_op", "aten::addmm", 30, 70),
+    )
+    assert lines(bill.table[0]) == {"operators": 60, "framework": 20, "remainder": 20}
+
+
 @pytest.mark.parametrize(
     ("name", "busy_ns", "wall_ns"),
     [

@@ -322,8 +322,9 @@ def test_guards_of_a_compiled_function_compute_nothing(tmp_path):
         cases.event("cpu_op", "## Call CompiledFxGraph f ##", 330, 1_000),
         cases.event("cpu_op", "aten::addmm", 340, 990),
     )
-    assert run.trace["bill_ns"] == {"operators": 650, "framework": 350}
-    assert 1_000 / 650 in {a.gain.value for a in run.advice}
+    # of the graph's own 20 ns nothing says what are loops and what is their wrapper
+    assert run.trace["bill_ns"] == {"operators": 670, "framework": 330}
+    assert 1_000 / 670 in {a.gain.value for a in run.advice}
 
 
 def test_the_recorded_step_of_bert_small():

@@ -23,7 +23,7 @@ Without a device the operators hold kernels and their dispatch alike: ``operator
 of operators that compute (also any time of an operator on another thread, while that of the step
 does nothing that was recorded), ``framework`` the own time of the others. Those are operators that
 compute nothing (``METADATA``), and those of a name that spends most of its time in
-operators inside it: they choose what computes.
+operators inside it: they choose what computes. A compiled graph always computes.
 
 Causes of idle time are sums of lines: dependency is ``device_gap``, synchronise is ``wait``, host
 starvation is the rest.
@@ -84,6 +84,9 @@ METADATA = frozenset(f"aten::{name}" for name in _COMPUTING_NOTHING.split()) | {
 }
 """Operators that compute nothing: views, memory without content, and what a compiled function does
 before its graph. What a copy inside them takes is that copy's own time."""
+COMPILED = "## Call CompiledFxGraph "
+"""What the call of a graph that Inductor compiled begins with: its own time are fused loops, of
+which there is no record on a CPU, and their wrapper."""
 SLOWED_BY_OPERATORS = 2.0
 SLOWED_BY_FRAMES = 4.0
 """How much slower the host may be while operators, or Python frames, are recorded: pytorch#82793
@@ -333,7 +336,8 @@ def computing(threads: dict[int, Thread], names: Sequence[str]) -> Mask:
         for number, at in groups(name):  # once where it calls its own name, as aten::sort does
             length[number] += intervals.union_ns(start[at], end[at])
     metadata = np.array([name in METADATA for name in names], bool)
-    return np.asarray((2 * own >= length) & ~metadata)
+    compiled = np.array([name.startswith(COMPILED) for name in names], bool)
+    return np.asarray((2 * own >= length) & ~metadata | compiled)
 
 
 def _find_elsewhere(table: Ns, charged: Charged, threads: dict[int, Thread]) -> None:
