@@ -56,6 +56,12 @@ def test_every_axis_with_two_values_has_its_lines(run):
     assert free["text"].startswith("eager: ") and free["text"].endswith(" batch 4")
 
 
+def test_a_tax_is_the_same_number_in_the_headline_and_the_tile(run):
+    tile = next(tile for tile in html._tiles(families(run)[0]) if tile[0] == "Framework tax")
+    assert "pays 61.8 ±0.7 % framework tax" in run.headline
+    assert tile[1] == "61.8 %" and tile[2].endswith("61.0 to 62.5 %")
+
+
 def test_a_free_batch_size_is_the_same_number_in_the_table_the_tile_and_the_picture(run):
     family = families(run)[0]
     cell = run_blocks.free_cell(family.curve("eager"))

@@ -21,7 +21,7 @@ from typing import Any
 
 from frameworktax.analysis.advice import determined, either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
-from frameworktax.analysis.estimates import times_range
+from frameworktax.analysis.estimates import share_texts, times_range
 from frameworktax.errors import UsageError, flat, write_text
 from frameworktax.host.cache import cache_folder, is_own, private_file
 from frameworktax.records import Measurement, Run
@@ -32,7 +32,7 @@ from frameworktax.report.page_data import STOPS, scripts_data
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.stacks import Box
 from frameworktax.report.vega import LINE_COLOURS
-from frameworktax.report.words import duration, label, percent, plus_minus, tax, time_text
+from frameworktax.report.words import duration, label, percent, plus_minus, time_text, warm
 from frameworktax.stats import within_one_process
 from frameworktax.version import __version__
 
@@ -153,10 +153,12 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
         alone = ", within one process" * within_one_process(latency)
         about = f"{runtime}, batch {batch}, {plus_minus(latency) or 'no interval'}{alone}"
         made.append(("Latency", time_text(latency.value), about))
-        if focus.tax_share is not None:
-            low, high = focus.tax_share.low, focus.tax_share.high
-            value = tax(focus) if determined(focus.tax_share) else "not determined"
-            about = f"of {runtime} at batch {batch}, {100 * low:.0f} to {percent(high)}"
+        if (share := focus.tax_share) is not None:
+            text, _ = share_texts(share)
+            digits = len(text.partition(".")[2])
+            low, high = (f"{100 * end:.{digits}f}" for end in (share.low, share.high))
+            value = f"{warm(focus)}{text} %" if determined(share) else "not determined"
+            about = f"of {runtime} at batch {batch}, {low} to {high} %"
             made.append(("Framework tax", value, about))
     curve = family.curve(runtime)
     if curve is not None and curve.free_batch is not None:
