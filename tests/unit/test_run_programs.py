@@ -589,13 +589,34 @@ def test_a_program_goes_on_without_room_for_notes(watched, monkeypatch):
 
 
 def test_a_program_goes_on_where_no_file_can_be_made(watched, monkeypatch):
-    torch, clock, _ = watched
+    torch, clock, read = watched
     net = timed(torch, clock, 1)
-    monkeypatch.setattr(os, "open", _no_room)
     begin = clock()
-    for _ in range(20):
-        net()
+    with monkeypatch.context() as without:
+        without.setattr(os, "open", _no_room)
+        for _ in range(20):
+            net()
     assert clock() - begin == 20 * MS
+    assert read().full and not read().threads
+
+
+def test_what_a_forked_child_cannot_write_is_said_of_its_parent(watched):
+    torch, clock, read = watched
+    net = timed(torch, clock, 1)
+    net()
+    assert read().full is None
+    child = os.fork()
+    if child == 0:  # as one that goes on as another user
+        torch.forked()
+        os.open = _no_room
+        try:
+            net()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    found = read()
+    (thread,) = found.threads.values()
+    assert found.full and len(thread.rows) == 1
 
 
 def test_calls_of_which_nothing_could_be_written_but_their_times_are_left_out_and_said(

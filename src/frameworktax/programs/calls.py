@@ -59,7 +59,7 @@ CHUNK_WORDS = 1 << 13
 MOST_WORDS = 1 << 26
 """Of one process; further calls are not noted, and the file says so."""
 KINDS = ("calls", "names", "values")
-"""Of a process's files."""
+"""Of a process's files; ``unwritten`` is of all programs that it executes."""
 LIGHT, DETAILED, COUNTED = 1, 2, 3
 """Kinds of chunks; each begins with its length in words, kind and thread."""
 HEAD = 3
@@ -93,6 +93,8 @@ class Recorder:
         self.inside: list[bool | None] = [False]
         """Whether the only thread is in a call of which nothing is noted inside; None where the
         main thread is in another one."""
+        self.unwritten: Any = bytearray(1)
+        """Not 0 where something could not be written."""
         self.reset()
 
     def reset(self) -> None:
@@ -121,7 +123,7 @@ class Recorder:
         It is closed after each use: a program may close numbers that it did not open, as a daemon
         does, and get the same ones for files of its own.
         """
-        if self.is_new:
+        if self.is_new and kind in KINDS:
             self.is_new = False
             self.forget()
         path = f"{self.folder}/{self.pid}.{kind}"
@@ -144,8 +146,18 @@ class Recorder:
         finally:
             os.close(file)
 
-    def mapped(self, size: int, offset: int) -> mmap.mmap:
-        """Return new memory that is a part of the file of calls.
+    def share(self) -> None:
+        """Let what is forked from this process say in its file that something is not written.
+
+        Of a server that goes on as another user nothing can be: the file is mapped before that.
+        """
+        from contextlib import suppress
+
+        with suppress(OSError):
+            self.unwritten = self.mapped("unwritten", mmap.PAGESIZE, 0)
+
+    def mapped(self, kind: str, size: int, offset: int) -> mmap.mmap:
+        """Return new memory that is a part of a file of this process.
 
         ``mmap`` would keep a descriptor of the file, so memory without one is made its part.
         """
@@ -156,7 +168,7 @@ class Recorder:
         number, long, address = ctypes.c_int, ctypes.c_long, ctypes.c_void_p
         call = ctypes.CDLL(None, use_errno=True).mmap
         call.restype, call.argtypes = address, (address, long, number, number, number, long)
-        file = self.open("calls")
+        file = self.open(kind)
         try:
             os.posix_fallocate(file, offset, size)  # a full disk is found here
             access = mmap.PROT_READ | mmap.PROT_WRITE
@@ -179,7 +191,7 @@ class Recorder:
             try:
                 if self.words + words > MOST_WORDS:
                     raise OSError("there are more than are noted of one process")
-                room = self.mapped(8 * words, offset)
+                room = self.mapped("calls", 8 * words, offset)
                 self.words += words
             except OSError as error:
                 room = bytearray(8 * words)
@@ -193,12 +205,13 @@ class Recorder:
         return found
 
     def say(self, known: dict[str, Any]) -> None:
-        """Write a line of what words are needed for; none where that is not possible."""
+        """Write a line of what words are needed for, or where it cannot be, that it is missing."""
         import json
-        from contextlib import suppress
 
-        with suppress(OSError):  # a full disk, too many open files: the program goes on
+        try:
             self.append("names", (json.dumps(known) + "\n").encode())
+        except OSError:  # a full disk, too many open files, another user: the program goes on
+            self.unwritten[0] = 1
 
     # --- calls ---
 
@@ -546,6 +559,7 @@ class Leaving:
 
 def watch_torch(recorder: Recorder, torch: Any) -> None:
     """Let torch's calls be noted from here on."""
+    recorder.share()
     module, compiling = torch.nn.Module, getattr(torch.compiler, "is_dynamo_compiling", bool)
     module.__call__ = module_call(recorder, module.__call__, compiling)
     autograd = torch.autograd

@@ -813,6 +813,12 @@ def _read(folder: Path, pid: int) -> ProcessNotes:
     for line in names.read_text(encoding="utf-8").splitlines() if names.exists() else ():
         with suppress(ValueError):  # cut off
             _name(found, json.loads(line))
+    unwritten = folder / f"{pid}.unwritten"
+    if found.full is None and unwritten.exists() and any(unwritten.read_bytes()):
+        found.full = (
+            "calls of it, or of a process that it forked, are missing: nothing could be written "
+            "any more, as after a change of user"
+        )
     if not path.exists():
         return found
     rows: dict[int, list[np.ndarray]] = defaultdict(list)
