@@ -743,6 +743,7 @@ def test_a_known_program_comes_back_as_it_was(watched):
     assert section.kinds[0].latency_ns is None and section.kinds[0].reason
     assert section.kinds[0].wall_ns == 0 and section.between[0].time_ns == 400 * MS
     (section,) = program_of(found, {tid: samples}, only=running.re.compile("Other"))
+    assert section.hidden == 1
     assert section.kinds == ()
     (section,) = program_of(found, {})
     assert section.kinds[0].tax_share is None and section.kinds[0].reason
@@ -1411,6 +1412,20 @@ def test_what_a_thread_without_calls_waits_is_no_part_of_its_processor_time():
     )  # fmt: skip
     (found,) = [block for block in program_blocks(program) if isinstance(block, Table)]
     assert found.rows[0][-1].text == "python 100 %"
+
+
+@pytest.mark.parametrize(("hidden", "tables"), [(0, 1), (2, 0)])
+def test_a_thread_whose_calls_were_not_asked_for_is_none_without_calls(hidden, tables):
+    part = Part(name="python", time_ns=4, share=0.8)
+    section = Section(
+        pid=1, tid=1, name="", wall_ns=5, cpu_ns=5, hidden=hidden, between=(part, part)
+    )  # fmt: skip
+    program = Program(
+        verb="run", command=("a",), headline="a", wall_ns=5, cpu_ns=5, period_ns=1,
+        sections=(section,),
+    )  # fmt: skip
+    found = [block for block in program_blocks(program) if isinstance(block, Table)]
+    assert len(found) == tables
 
 
 def test_a_module_made_for_each_call_is_few_rows_and_one_note():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from frameworktax.analysis.where import OUTSIDE, Where, where
+from frameworktax.errors import counted
 from frameworktax.programs.document import CALLS, Function, Process, Program, Section
 from frameworktax.report.blocks import (
     Block,
@@ -269,11 +270,12 @@ def _between(section: Section, suffix: str, folded: bool) -> Table:
         (part.name, "", "", time_text(part.time_ns), percent(part.share))
         for part in section.between
     ]
+    hidden = f"; --only leaves {counted(section.hidden, 'kind')} out" if section.hidden else ""
     return table(
         f"Between calls{suffix}",
         ["where", right("number"), right("p50, ms"), right("time"), right("share")],
         rows,
-        hint=f"of {time_text(section.wall_ns)} from the first call to the last",
+        hint=f"of {time_text(section.wall_ns)} from the first call to the last{hidden}",
         folded=folded,
     )
 
@@ -281,7 +283,8 @@ def _between(section: Section, suffix: str, folded: bool) -> Table:
 def _others(sections: Sequence[Section], program: Program) -> list[Block]:
     """Return threads of a run without calls that used the processor."""
     whole = program.cpu_ns or 0
-    busy = [one for one in sections if not one.kinds and one.cpu_ns > BUSY * whole]
+    without = [one for one in sections if not one.kinds and not one.hidden]
+    busy = [one for one in without if one.cpu_ns > BUSY * whole]
     if not busy:
         return []
     busy.sort(key=lambda section: -section.cpu_ns)

@@ -111,6 +111,7 @@ class Section(HtmlRepr):
             is known of all programs on the processors together.
         ended: whether the thread has ended.
         kinds: of calls, those that took most time first.
+        hidden: how many other kinds it has, whose names were not asked for.
         between: of ``wall_ns``, what belongs to no kind.
     """
 
@@ -127,6 +128,7 @@ class Section(HtmlRepr):
     lost: int | None = 0
     ended: bool = False
     kinds: tuple[Kind, ...] = ()
+    hidden: int = 0
     between: tuple[Part, ...] = ()
 
     @property

@@ -307,6 +307,7 @@ class _Thread:
             wall_ns=wall_ns,
             cpu_ns=len(at_ns) * self.samples.period_ns,
             kinds=tuple(sorted(kinds, key=lambda kind: -kind.wall_ns)),
+            hidden=len(every) - len(kinds),
             between=(
                 *(skipped if skipped_ns else ()),
                 *_between(self.samples.only(beside), wall_ns, left_ns, known_ns),
