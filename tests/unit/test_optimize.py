@@ -869,6 +869,39 @@ def test_what_was_exported_for_other_batch_sizes_is_exported_anew(tmp_path):
         assert exported == wanted
 
 
+def test_what_the_model_and_its_exports_say_is_on_the_page_of_the_deployment(tmp_path):
+    cast = "what the model has in bfloat16 is computed in float32"
+
+    class Exports(Sizes):
+        def look(self, w):
+            interface = Interface(
+                parameters=[("x", "POSITIONAL_OR_KEYWORD", False)],
+                inputs=["args.0"],
+                dtypes=["float32"],
+                output={"tensor": "float32"},
+            )
+            return interface, ((w.batch, 4),), ((w.batch, 4),)
+
+        def export(self, w, runtime, batches, to):
+            folder = to / "artifact"
+            folder.mkdir(parents=True)
+            files = dict.fromkeys(batches, "model.onnx")
+            notes = [("precision-cast", cast), ("exported-per-batch", f"once for {runtime}")]
+            Artifact(
+                folder=folder, names=["x"], dtypes=["float32"], files=files, notes=notes
+            ).write()
+
+    mine = asked(tmp_path)
+    mine.output.mkdir()
+    made = Delivery(mine, mine.output, Exports())
+    runs = {W1: "onnxruntime", W4: "onnxruntime@2"}
+    made.make([race.Candidate(workload=w, runtime=name, won=True) for w, name in runs.items()])
+    assert made.failures == {}
+    manifest = deployment.parse(mine.output)
+    assert manifest.notes == [cast, "once for onnxruntime", "once for onnxruntime@2"]
+    assert cast in blocks.readme(manifest)
+
+
 def test_a_shape_between_that_is_not_proven_is_not_served(tmp_path):
     workloads = tuple(replace(W1, batch=s.batch, length=s.length) for s in text_shapes())
     mine = asked(tmp_path, workloads=workloads)

@@ -102,6 +102,8 @@ def _hints(manifest: Manifest) -> Iterator[str]:
         yield f"Not padded: {manifest.unpadded}."
     if left := left_out(manifest.interface.output or {}):
         yield f"Left out of what it returns, as no tensor: {', '.join(left)}."
+    if manifest.notes:
+        yield f"Noted: {'; '.join(manifest.notes)}."
 
 
 def triple(estimate: Estimate | None) -> tuple[float, float, float] | None:

@@ -178,7 +178,7 @@ class Delivery:
             shapes.append(replace(shape, runtime=winner.runtime, folder=_place(winner)))
         if not self.failures:
             shapes += self._between(winners.values())
-            self._describe(interfaces[0], shapes)
+            self._describe(interfaces[0], shapes, self._notes(winners.values()))
             self._prove()
 
     def _export(self, winners: Collection[Candidate]) -> Iterator[tuple[tuple[Workload, str], str]]:
@@ -229,7 +229,14 @@ class Delivery:
                         is_between=True,
                     )
 
-    def _describe(self, interface: Interface, shapes: Sequence[Shape]) -> None:
+    def _notes(self, winners: Iterable[Candidate]) -> list[str]:
+        """Return what the model and its exports have to say, as that a precision was cast."""
+        read = [Artifact.read(self._folder / place) for place in _by_place(winners)]
+        return list(dict.fromkeys(text for artifact in read for _, text in artifact.notes))
+
+    def _describe(
+        self, interface: Interface, shapes: Sequence[Shape], notes: Sequence[str] = ()
+    ) -> None:
         asked = self._asked
         used = {shape.runtime for shape in shapes if shape.runtime is not None}
         needed = {"numpy", *(name for one in used for name in runtimes.get(one).serves_with)}
@@ -248,6 +255,7 @@ class Delivery:
                 precision=asked.target.precision,
                 threads=asked.threads,
                 aim=asked.aim,
+                notes=notes,
                 interface=interface,
                 shapes=tuple(shapes),
                 files=deployment.files_in(self._folder),

@@ -374,6 +374,7 @@ class Manifest:
         aim: what the race was for: latency, throughput, memory or startup.
         padding: how sizes between the shapes are served; None where they are not.
         unpadded: why they are not, where there are any.
+        notes: what the model and its exports had to say, as that a precision was cast.
         interface: how it is called.
         shapes: that are served, or were left to eager.
         files: path relative to the folder → what was written.
@@ -394,6 +395,7 @@ class Manifest:
     aim: str = "latency"
     padding: Padding | None = None
     unpadded: str | None = None
+    notes: Sequence[str] = ()
     interface: Interface
     shapes: tuple[Shape, ...]
     files: Mapping[str, File] = field(default_factory=dict)
