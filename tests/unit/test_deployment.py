@@ -1,6 +1,7 @@
 """A deployment's folder is looked at before anything in it is loaded; a call finds its artifact."""
 
 import collections
+import copy
 import errno
 import inspect
 import json
@@ -705,6 +706,17 @@ def test_structures_are_built_again():
         built = builder(structure)(iter(tensors))
         assert repr(built) == repr(result)
     assert dtypes_of(tree([a, (b, c)])) == ["float32", "int64", "float32"]
+
+
+def test_a_named_tuple_may_be_pickled_and_have_fields_that_were_renamed():
+    import torch
+
+    renamed = collections.namedtuple("Renamed", "left class", rename=True)
+    for result in (Pair(1, 2.5), renamed(1, 2.5), torch.topk(torch.tensor([1.0, 3.0]), 1)):
+        built = builder(through_json(tree(result)))(iter(result))
+        assert type(built).__match_args__ == type(result).__match_args__
+        for again in (pickle.loads(pickle.dumps(built)), copy.deepcopy(built)):
+            assert type(again) is type(built) and again == built
 
 
 def test_a_library_s_output_is_stood_in_for():

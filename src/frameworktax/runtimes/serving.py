@@ -490,6 +490,22 @@ def dtypes_of(structure: Any) -> list[str]:
     return [dtype for part in deployment.parts(structure) for dtype in dtypes_of(part)]
 
 
+@cache
+def named(name: str, fields: tuple[str, ...]) -> Any:
+    """Return a class of named tuples, which other processes make again to unpickle one."""
+    # Fields that are no names, as ``_1``, are what ``rename`` made of some in the module.
+    base: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc] # named by the module
+
+    def again(made: Any) -> Any:
+        return _again, (name, fields, tuple(made))
+
+    return type(name, (base,), {"__slots__": (), "__reduce__": again})
+
+
+def _again(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return named(name, fields)._make(values)
+
+
 def builder(structure: Any) -> Build:
     """Return a function from tensors in order to the structure around them."""
     if "tensor" in structure:
@@ -500,8 +516,7 @@ def builder(structure: Any) -> Build:
     if "mapping" not in structure:
         made: Any = list if "list" in structure else tuple
         if "names" in structure:
-            kind: Any = namedtuple(structure["class"], structure["names"])  # type: ignore[misc] # named by the module
-            made = kind._make
+            made = named(structure["class"], tuple(structure["names"]))._make
         return lambda tensors: made([part(tensors) for part in parts])
     pairs = list(zip(structure["mapping"], parts, strict=True))
     if structure["class"] in ("dict", "OrderedDict"):
