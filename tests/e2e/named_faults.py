@@ -201,7 +201,7 @@ def torn_line(folder: Path) -> Ending:
     shard.write_bytes(text[: at + 40])
     ending = hit("torn last line", "in the sixth block of two points", 0, "")
     said = restart(folder, ending, TWO, *QUICK)
-    assert "2 were cut off" in said, said
+    assert "2 cut off" in said, said
     ending.message = note_of(folder, "torn-line")
     assert shard.name in ending.message
     return ending

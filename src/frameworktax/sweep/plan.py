@@ -206,14 +206,14 @@ def resumed(statuses: Mapping[Point, PointStatus]) -> str:
     words = Counter(one.word for one in statuses.values())
     cut_off = sum(one.cut_off for one in statuses.values())
     others = {
-        "were cut off half-way and are measured again": cut_off,
-        "failed before and are tried again": words["failed"],
-        "are given up": words["given-up"],
+        "cut off half-way and measured again": cut_off,
+        "failed before and tried again": words["failed"],
+        "given up": words["given-up"],
     }
     parts = [f"{count} {what}" for what, count in others.items() if count]
     if not words["measured"] and not parts:
         return ""
-    measured = f"resuming: {words['measured']} of {len(statuses)} points are measured already"
+    measured = f"resuming: {words['measured']} of {len(statuses)} points measured already"
     return ", ".join([measured, *parts])
 
 
