@@ -451,6 +451,15 @@ def test_a_batch_size_gets_as_many_more_processes_as_there_is_time_for(ran):
     assert 3 < len(processes_of(ran.blocks, 64)) < 12
 
 
+def test_a_large_batch_size_takes_no_process_from_a_smaller_one(ran):
+    """There is time for it in two of three more processes, and then for nothing in the third."""
+    ran.host.noise = 0.1
+    ran.host.call_ns = lambda _, batch: 1_000_000 * (150 if batch == 64 else 20)
+    ran.run(runtimes=["eager", "fast"], batches=[1, 64], most_processes=12, precise_s=42.1)
+    assert processes_of(ran.blocks, 64) == set(range(5))
+    assert processes_of(ran.blocks) >= set(range(6))
+
+
 def test_before_more_processes_are_begun_the_rest_of_the_time_is_said(ran):
     ran.host.noise = 0.2
     ran.run(runtimes=["eager"], batches=[1], most_processes=12, precise_s=12.0)

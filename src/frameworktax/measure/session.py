@@ -313,7 +313,8 @@ class MeasuringSession:
             if not any(process in series.workers for series in batches for process in processes):
                 return  # none could be loaded, for memory perhaps: twice as many are not tried
             with self._effort.spending("measuring"):
-                self._add_processes(processes, batches, self._rounds.precise_left_s)
+                left_s = self._rounds.precise_left_s
+                self._add_processes(processes, batches, left_s, by_batch=True)
 
     def _start_processes(self, processes: list[int], batches: Mapping[Series, list[int]]) -> float:
         """Load runtimes in further processes; what compiles is bound there, too.
@@ -354,12 +355,27 @@ class MeasuringSession:
             self._bind_all(series, process, batches)
 
     def _add_processes(
-        self, processes: list[int], batches: Mapping[Series, list[int]], left_s: float
+        self,
+        processes: list[int],
+        batches: Mapping[Series, list[int]],
+        left_s: float,
+        *,
+        by_batch: bool = False,
     ) -> None:
-        """Warm up points in new processes, as far as the time left goes, and begin there."""
+        """Warm up points in new processes, as far as the time left goes, and begin there.
+
+        One process after the other, or ``by_batch`` one batch size, as they are given, after the
+        other.
+        """
         self._reporter.phase("warming up")
         wanted = [
-            (process, schedule.cost_s(series, batch, process), series, batch)
+            (
+                batches[series].index(batch) if by_batch else 0,
+                process,
+                schedule.cost_s(series, batch, process),
+                series,
+                batch,
+            )
             for process in processes
             for series in batches
             if process in series.workers
@@ -367,7 +383,7 @@ class MeasuringSession:
             if (batch, process) not in series.runs
         ]
         chosen: dict[tuple[int, Series], list[int]] = defaultdict(list)
-        for process, cost_s, series, batch in sorted(wanted, key=lambda one: one[:2]):
+        for _, process, cost_s, series, batch in sorted(wanted, key=lambda one: one[:3]):
             if cost_s <= left_s:
                 left_s -= cost_s
                 chosen[process, series].append(batch)
