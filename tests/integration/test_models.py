@@ -365,13 +365,6 @@ class Two(nn.Module):
         return x * scale.mean()
 
 def linear(): return nn.Linear(4, 2), torch.arange(8.0).reshape(2, 4)
-def drawn():
-    import random
-    import numpy
-    weight = numpy.random.normal(random.random(), size=(2, 4))
-    made = nn.Linear(4, 2)
-    made.weight.data.copy_(torch.from_numpy(weight))
-    return made, torch.ones(1, 4)
 def named(): return nn.Linear(4, 2), {"input": torch.ones(3, 4)}
 def listed(): return nn.Linear(4, 2), [torch.ones(1, 4)]
 def double(): return nn.Linear(4, 2).double(), torch.ones(1, 4, dtype=torch.float64)
@@ -398,6 +391,13 @@ def threads():
     for _ in range(2):  # as where two runtimes are prepared in one process
         torch.set_num_interop_threads(1)
 number = 3
+def drawn():
+    import random
+    import numpy
+    weight = numpy.random.normal(random.random(), size=(2, 4))
+    made = nn.Linear(4, 2)
+    made.weight.data.copy_(torch.from_numpy(weight))
+    return made, torch.ones(1, 4)
 """
 
 
