@@ -1189,6 +1189,10 @@ def test_the_headline_has_both_ends_in_the_same_digits(tmp_path):
         said.append(blocks.headline(found))
     spans = ["is 1.2 × faster", "is 1.10 to 1.24 × faster", "is 4.7 to 8.8 × faster"]
     assert [span in text for span, text in zip(spans, said, strict=True)] == [True] * 3
+    assert not any("by shape" in text for text in said)
+    shapes = tuple(replace(shape, gain=(4.7, 1.8, 12)) for shape in manifest.shapes[:2])
+    said = blocks.headline(replace(found, manifest=replace(manifest, shapes=shapes)))
+    assert "is 4.7 × faster than eager by shape, with intervals 1.8 to 12 ×, outputs" in said
 
 
 # --- faults ---------------------------------------------------------------------------------------

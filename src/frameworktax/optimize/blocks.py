@@ -58,11 +58,13 @@ def headline(found: Optimized) -> str:
     delivered = [shape for shape in found.shapes if shape.gain is not None]
     if not delivered or found.folder is None:
         return f"{model}: nothing that can be delivered is proven faster than eager"
-    gains = [shape.gain[0] for shape in delivered if shape.gain]
+    gains, lows, highs = zip(*(shape.gain for shape in delivered if shape.gain), strict=True)
     span = times_range(Estimate(value=min(gains), low=min(gains), high=max(gains)))
+    ends = times_range(Estimate(value=min(gains), low=min(lows), high=max(highs)))
+    by = f" by shape, with intervals {ends}" if len(gains) > 1 and ends != span else ""
     left = len(found.shapes) - len(delivered)
     rest = f"; {left} of {len(found.shapes)} shapes are left to eager" if left else ""
-    return f"{model}: {found.folder} is {span} faster than eager, outputs proven equal{rest}"
+    return f"{model}: {found.folder} is {span} faster than eager{by}, outputs proven equal{rest}"
 
 
 def shapes_table(manifest: Manifest) -> Table:
