@@ -366,12 +366,27 @@ def test_calls_between_sampled_ones_are_noted_with_their_time(clock, seen, monke
     for _ in range(9):
         model([1])
     (caller,) = recorder._callers
-    sampled = [number for number, (*_, seen) in enumerate(caller.calls) if seen is not None]
-    assert sampled == [3, 7]
-    assert {ns for _, _, ns, failed, _ in caller.calls if not failed} == {2 * MS}
+    noted = list(map(recorder.call_of, caller.calls))
+    assert [number for number, (*_, seen) in enumerate(noted) if seen is not None] == [3, 7]
+    assert {ns for _, _, ns, failed, _ in noted if not failed} == {2 * MS}
     recorder.end()
     recorder.join()
     assert seen.calls == [("call", "1", 0.002)] * 9
+
+
+def test_calls_leave_nothing_that_the_garbage_collector_counts(watched, seen):
+    """It would stop all threads of a server, for as long as it takes to look at torch's objects."""
+    model, begun = Doubler(), []
+    with watched(model, exporter=seen, sample=0):
+        model([1])
+        gc.collect()
+        gc.callbacks.append(lambda phase, _: begun.append(phase))
+        try:
+            for _ in range(20 * gc.get_threshold()[0]):
+                model([1])
+        finally:
+            gc.callbacks.pop()
+    assert begun == []
 
 
 # --- batch sizes -------------------------------------------------------------------------------
@@ -435,6 +450,21 @@ def test_a_model_keeps_no_watch_that_has_ended(watched, seen):
     ended().stop()
     gc.collect()
     assert ended() is None
+
+
+@pytest.mark.parametrize(
+    ("size", "label"),
+    [
+        (None, "unknown"), (0, "unknown"), (-3, "unknown"), (True, "1"), (2**32 - 1, ">1024"),
+        (2**32, ">1024"), (2**70, ">1024"), (7, "5-8"),
+    ],
+)  # fmt: skip
+def test_whatever_a_batch_function_returns_has_a_label_in_every_call(watched, seen, size, label):
+    model = Doubler()
+    with watched(model, exporter=seen, sample=0, batch=lambda _: size):
+        for _ in range(3):
+            model([1])
+    assert [batch for _, batch, _ in seen.calls] == [label] * 3
 
 
 def test_a_failing_batch_function_is_an_unknown_batch(watched, seen):

@@ -49,6 +49,8 @@ SAMPLE, STRETCH_NS = 0.01, 100_000_000
 sampling costs as much as a short call on a virtual machine, and slows the calls after it."""
 MAX_BATCH = 1024
 """Larger batches share one label value."""
+BATCH_BITS, CALL_BITS = 32, 48
+"""Of the number that a call is noted as: below, its batch size; below, which method and that."""
 BUFFER = 65_536
 """Calls of one thread between two readings; of more the oldest are lost, and counted."""
 RING_NS = 2_000_000_000
@@ -157,9 +159,15 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
     that is touched costs. So a call that is neither sampled nor within another one is noted in
     ``recorded`` itself, which touches few, and where the method is torch's own, what it does is
     done in its place; all else goes through ``Watch.enter`` and ``leave``.
+
+    It is noted as one whole number, see ``Watch.call_of``: a tuple that stays would be counted by
+    the garbage collector, which in a thread that makes none else then stops all threads for as much
+    as 0.2 s.
     """
     compiling, now, size = _compiling(), recorder.clock.wall_ns, recorder.size
     local, is_torchs = recorder.local, _is_torchs(method)
+    which = len(recorder.calls) << BATCH_BITS
+    recorder.calls.append(call)
 
     @wraps(method)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -172,20 +180,28 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
             batch = size(args, kwargs)
         except Exception:  # noqa: BLE001  # of a user's function: counted there
             return other(self, args, kwargs)
+        if batch is None:
+            batch = 0
+        elif type(batch) is not int or batch < 0 or batch >> BATCH_BITS:
+            return other(self, args, kwargs)
         caller.skip -= 1
-        failed, begin_ns = True, now()
+        begin_ns = now()
         try:
             caller.depth = 1
             if is_torchs:
                 result = (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
             else:
                 result = method(self, *args, **kwargs)
-            failed = False
-        finally:
+        except BaseException:
             wall_ns = now() - begin_ns
             caller.depth = 0
-            caller.calls.append((call, batch, wall_ns, failed, None))
+            caller.calls.append((call, batch, wall_ns, True, None))
             caller.made += 1
+            raise
+        wall_ns = now() - begin_ns
+        caller.depth = 0
+        caller.calls.append(wall_ns << CALL_BITS | which | batch)
+        caller.made += 1
         return result
 
     def other(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -257,7 +273,7 @@ class Caller:
     skip: int
     thread: threading.Thread = field(default_factory=threading.current_thread)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    calls: deque[Call] = field(default_factory=lambda: deque(maxlen=BUFFER))
+    calls: deque[Call | int] = field(default_factory=lambda: deque(maxlen=BUFFER))
     made: int = 0
     read: int = 0
     depth: int = 0
@@ -280,6 +296,7 @@ class Watch:
         faults: of the watch itself by stage: call, batch, sampler, ring, buffer, export.
         model: weakly, so that it can end.
         ends: called with the model's end.
+        calls: names of the methods that are watched.
     """
 
     name: str
@@ -294,6 +311,7 @@ class Watch:
     model: weakref.ref[Any] | None = field(default=None, init=False)
     ends: weakref.finalize[..., Any] | None = field(default=None, init=False)
     faults: Counter[str] = field(default_factory=Counter, init=False)
+    calls: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._refused = None if self.sample else "not asked for: sample=0"
@@ -545,7 +563,7 @@ class Watch:
             caller.read += len(portion)
             self._portion(partial(self._observe, portion))
             sleep(REST_S)
-            for call, batch, wall_ns, _, seen in portion:
+            for call, batch, wall_ns, _, seen in map(self.call_of, portion):
                 if seen is None or hidden() is not None:
                     continue
                 drained = within(seen, wall_ns)
@@ -561,8 +579,16 @@ class Watch:
     def _labels_of(self, call: str, batch: int | None) -> Labels:
         return self.name, call, batch_label(batch)
 
-    def _observe(self, calls: Iterable[Call]) -> None:
-        for call, batch, wall_ns, failed, _ in calls:
+    def call_of(self, noted: Call | int) -> Call:
+        """Return a call that was noted; a batch size of 0 stands for one that is not known."""
+        if not isinstance(noted, int):
+            return noted
+        which = noted >> BATCH_BITS & (1 << CALL_BITS - BATCH_BITS) - 1
+        batch, wall_ns = noted & (1 << BATCH_BITS) - 1, noted >> CALL_BITS
+        return self.calls[which], batch, wall_ns, False, None
+
+    def _observe(self, noted: Iterable[Call | int]) -> None:
+        for call, batch, wall_ns, failed, _ in map(self.call_of, noted):
             labels = self._labels_of(call, batch)
             if failed:
                 self.exporter.record("call.errors", labels, 1)
