@@ -273,8 +273,9 @@ def test_the_plan_of_a_ladder_holds_every_point_once_and_its_session_is_read(tmp
     ablate.ablate(data.MODEL, workload, folder=tmp_path / "some", paths=["torchscript"])
     assert not any(p.runtime.startswith(("onnxruntime", "inductor")) for p in plans[1].points)
     assert max(p.threads for p in plans[1].points) == 2
-    ablate.ablate(data.MODEL, workload, folder=tmp_path / "one", threads=1)
+    ablate.ablate(data.MODEL, workload, folder=tmp_path / "one", threads=1, processes=5)
     assert max(p.threads for p in plans[2].points) == 1
+    assert [(p.processes, p.most_processes) for p in plans] == [(3, 12), (3, 12), (5, 0)]
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ import pytest
 import race_plugin
 
 import frameworktax as ft
-from frameworktax import models, runtimes
+from frameworktax import comparing, models, runtimes
 from frameworktax.cli.report import compare_command
 from frameworktax.comparing import measure_again
-from frameworktax.errors import DeploymentError, UsageError, WorkerError
+from frameworktax.errors import DeploymentError, NothingMeasuredError, UsageError, WorkerError
 from frameworktax.optimize.delivery import check_output
-from frameworktax.records import Workload
+from frameworktax.records import Run, Workload
 from frameworktax.runtimes import artifacts, deployment, huge_pages, serving
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.deployment import Interface, Manifest, Padding, Shape, padded_to, tree
@@ -633,6 +633,20 @@ def test_one_without_its_proof_is_not_compared(deploy, proof):
         (deploy / "proof.json").write_text(proof)
     with pytest.raises(DeploymentError, match=COMMAND):
         measure_again(deploy)
+
+
+@pytest.mark.parametrize(("given", "least", "most"), [(None, 3, 12), (5, 5, 0)])
+def test_it_is_measured_again_in_more_processes_where_no_number_was_given(
+    deploy, monkeypatch, given, least, most
+):
+    def run_plan(plan, *_, **__):
+        assert (plan.processes, plan.most_processes) == (least, most)
+        raise NothingMeasuredError("seen")
+
+    monkeypatch.setattr(comparing, "read", lambda _: Run(measurements=()))
+    monkeypatch.setattr(comparing.api, "run_plan", run_plan)
+    with pytest.raises(NothingMeasuredError, match="seen"):
+        measure_again(deploy, processes=given)
 
 
 @pytest.mark.parametrize("beside", [{"b": "results"}, {"metric": "tax"}, {"model": ["a=b"]}])
