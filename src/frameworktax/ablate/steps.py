@@ -22,12 +22,7 @@ from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.compare.contrasts import PAIRED, blocks, moderate, paired, ratio
 from frameworktax.analysis.estimates import propagate, scaled
 from frameworktax.errors import UsageError
-from frameworktax.measure.plan import (
-    DEFAULT_SETUP_LIMIT_S,
-    Plan,
-    points_for,
-    process_counts,
-)
+from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S, Plan, points_for, process_counts
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     REFERENCE,

@@ -161,8 +161,7 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
     done in its place; all else goes through ``Watch.enter`` and ``leave``.
 
     It is noted as one whole number, see ``Watch.call_of``: a tuple that stays would be counted by
-    the garbage collector, which in a thread that makes none else then stops all threads for as much
-    as 0.2 s.
+    the garbage collector, which in a thread that makes none else then stops all threads.
     """
     compiling, now, size = _compiling(), recorder.clock.wall_ns, recorder.size
     local, is_torchs = recorder.local, _is_torchs(method)
