@@ -8,13 +8,15 @@ the delivered callable, eager, each runtime of ``SINGLES`` with its defaults, th
 came close, and at the smallest batch `torch.compile(mode="max-autotune")`. Runtimes and candidates
 are called as they would be delivered: torch's tensors in and out. Targets, each with its interval:
 the delivered callable takes at most 2 % longer than the best candidate and less than eager; over
-the grid it is faster than any one runtime used everywhere, eager where that one failed. Two
-processes of one engine differ by several percent. So where the best candidate, or the runtime used
-everywhere, is what was delivered, both calls are timed over one engine as well, in turn in one
-process. The ratio with the narrower interval decides, unless the other proves a loss. Beside them,
-without a target: the engine's own call, and at the smallest shape ONNX Runtime with what Olive's
-automatic optimiser makes of the model. Last: in fresh processes time and memory until the first
-answer, delivered and eager.
+the grid it is faster than any one runtime used everywhere, eager where that one failed.
+
+Two processes of one engine differ by several percent. So what may be faster than the delivered
+callable is loaded beside it, in further processes, and both are timed in turn in each of them; what
+was delivered is called as a candidate over the same engine. The ratio with the narrower interval
+decides, unless the other proves a loss. The best candidate is the one whose interval reaches
+lowest. Beside them, without a target: the engine's own call, and at the smallest shape ONNX Runtime
+with what Olive's automatic optimiser makes of the model. Last: in fresh processes time and memory
+until the first answer, delivered and eager.
 
 A run that was killed goes on after its last whole model. ``--page`` writes docs/results/refund.md
 of the results there are, ``--judge`` judges them anew, ``--dispatch`` shows the cost of a call of
@@ -27,6 +29,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import random
 import shutil
 import statistics
@@ -36,7 +39,7 @@ import sysconfig
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +66,7 @@ from question import table
 
 MODELS: dict[str, dict[str, Any]] = {
     "bert-small": {"length": [8, 32]},
-    "distilbert": {"length": [8, 32]},
+    "distilbert": {"length": [8, 16]},
     "resnet-50": {"image_size": 64},
     "mobilenet-v2": {"image_size": 96},
     "recommender": {},
@@ -71,7 +74,8 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """Small versions of BERT, a sentence encoder, two vision models, a recommender and an LSTM."""
 BATCHES, QUICK_BATCHES = (1, 4, 16), (1, 16)
-BUDGET_S, QUICK_S = 240.0, 60.0
+BUDGET_S, BESIDE_S, QUICK_S = 240.0, 160.0, 60.0
+"""Of measuring a model in its race, and beside what was delivered."""
 SETUP_S, QUICK_SETUP_S = 300.0, 100.0
 QUICK_RUNTIMES = ("torchscript-frozen", "onnxruntime", "openvino")
 """So few that there are no heats, and none that compiles for minutes."""
@@ -90,7 +94,7 @@ NEAR, FASTER = "at most 2 % slower", "faster"
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 DISPATCH_NS = 5000
 CALLS, REPEATS = 20, 1000
-BLOCKS, BLOCK_NS, BLOCK_CALLS, PROCESSES = 20, 2e7, 5, 6
+BLOCKS, BLOCK_NS, BLOCK_CALLS, PROCESSES = 20, 2e7, 3, 6
 """More processes than the race's three: they differ by several percent, and the target is 2 %."""
 OLIVE_FOLDER = ROOT / "benchmarks" / ".olive"
 OLIVE_CODE = """
@@ -100,9 +104,9 @@ from olive.cli.launcher import main
 main()
 """
 PAGE = ROOT / "docs" / "results" / "refund.md"
-ROUNDS, SHAPE_NS = 4, 5e9
+ROUNDS, SHAPE_NS = 3, 4e9
 """Least rounds of a shape, and ns for all of its calls in a process."""
-ONE_ENGINE_PROCESSES = 3
+TOGETHER_PROCESSES = 12
 FIRST = {
     "delivered": """
 import numpy as np, frameworktax as ft
@@ -138,19 +142,19 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="draw the page again, measure nothing")
     parser.add_argument("--judge", action="store_true", help="judge the committed results anew")
     parser.add_argument("--dispatch", type=Path, metavar="FOLDER", help="the cost of its call")
-    parser.add_argument("--calls", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--calls", nargs=2, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--pair", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.page:
         PAGE.write_text(page(json.loads((given.out or RESULTS / "refund.json").read_text())))
         return 0
     if given.dispatch:
-        for shape, sides in one_engine(given.dispatch).items():
+        for shape, sides in together(given.dispatch).items():
             found = ", ".join(f"{what} {ns / 1e3:.2f} µs" for what, ns in costs(sides).items())
             print(f"{shape}: {found}")
         return 0
     if given.calls:
-        print(json.dumps(calls(given.calls)))
+        print(json.dumps(calls(*given.calls)))
         return 0
     if given.pair:
         print(json.dumps(pair(*given.pair)))
@@ -206,16 +210,14 @@ def optimized(name: str, *, quick: bool) -> Row:
         found = optimize_model(asked)
         row: Row = {"cells": cells_of(found), "budget_s": budget_s, "first": {}}
         if found.folder is not None:
-            beside_engine(found.folder, row["cells"])
-            beside(found, row["cells"], folder, budget_s, quick=quick)
+            beside(found, row["cells"], folder, quick=quick)
+            beside_rivals(found, row["cells"], folder)
             beside_olive(found, row["cells"], folder)
             row["first"] = first_answers(name, given, found.folder)
         return row
 
 
-def beside(
-    found: Optimized, cells: list[Row], folder: Path, budget_s: float, *, quick: bool
-) -> None:
+def beside(found: Optimized, cells: list[Row], folder: Path, *, quick: bool) -> None:
     """Measure the deployment beside candidates and single runtimes; add ratios to the cells."""
     points = []
     served = [one for one in found.candidates if one.won]
@@ -235,7 +237,7 @@ def beside(
     plan = Plan(
         points=tuple(points),
         processes=PROCESSES,
-        budget_s=budget_s,
+        budget_s=QUICK_S if quick else BESIDE_S,
         setup_limit_s=QUICK_SETUP_S if quick else SETUP_S,
         deployment=found.folder,
         twin="none",
@@ -265,10 +267,7 @@ def beside_olive(found: Optimized, cells: list[Row], folder: Path) -> None:
     cell = next(cell for cell in cells if cell["shape"] == shape_name(workload))
     own = folder / OLIVE
     try:
-        with (
-            contextlib.closing(Templates()) as templates,
-            Prover(Target("cpu"), None, folder, SETUP_S, templates) as prover,
-        ):
+        with prover_in(folder) as prover:
             prover.export(workload, "onnxruntime", [workload.batch], own)
         artifact = Artifact.read(own)
         command = [str(olive_python()), "-c", OLIVE_CODE, "auto-opt"]
@@ -298,6 +297,16 @@ def beside_olive(found: Optimized, cells: list[Row], folder: Path) -> None:
         for side in (OLIVE, DEPLOYED)
     ]
     cell["over"][OLIVE] = triple(ratio_interval(*sides))
+
+
+@contextlib.contextmanager
+def prover_in(folder: Path) -> Iterator[Prover]:
+    """Yield what exports models, with a folder for its own."""
+    with (
+        contextlib.closing(Templates()) as templates,
+        Prover(Target("cpu"), None, folder, SETUP_S, templates) as prover,
+    ):
+        yield prover
 
 
 def olive_python() -> Path:
@@ -407,20 +416,38 @@ CHOICE, ENGINE, CANDIDATE, TENSORS, ARRAYS = (
 )
 
 
-def beside_engine(folder: Path, cells: list[Row]) -> None:
-    """Add to the cells what a call of the deployment costs beside its own engine's."""
-    found = one_engine(folder)
+def beside_rivals(found: Optimized, cells: list[Row], folder: Path) -> None:
+    """Add to the cells what the delivered callable takes beside rivals in the same process.
+
+    Rivals are what may be faster, by the ratios of ``beside``, and the engine's own call.
+    """
+    served = {shape_name(one.workload): one.workload for one in found.candidates if one.won}
+    rivals: dict[str, dict[str, str]] = defaultdict(dict)
+    with prover_in(folder) as prover:
+        for number, cell in enumerate(cells):
+            for name, ratio in cell["over"].items():
+                is_rival = runtimes.without_deployed(name) != name and name != DEPLOYED
+                if not is_rival or not ratio or ratio[1] >= 1 or is_delivered(cell, name):
+                    continue
+                workload, to = served[cell["shape"]], folder / f"rival-{number}-{name}"
+                prover.export(workload, name, [workload.batch], to)
+                rivals[cell["shape"]][name] = str(to)
+    listed = folder / "rivals.json"
+    listed.write_text(json.dumps(rivals))
+    blocks = together(found.folder, listed)
     for cell in cells:
-        if sides := found.get(cell["shape"]):
+        if sides := blocks.get(cell["shape"]):
+            ratios = {name: triple(ratio_interval(ns, sides[TENSORS])) for name, ns in sides.items()
+                      if name not in (CHOICE, TENSORS, ARRAYS)}  # fmt: skip
             cell["call_ns"] = costs(sides)
-            for key, side in (("over_engine", ENGINE), ("over_same", CANDIDATE)):
-                cell[key] = triple(ratio_interval(sides[side], sides[TENSORS]))
+            cell["over_engine"], cell["over_same"] = ratios.pop(ENGINE), ratios.pop(CANDIDATE)
+            cell["over_together"] = ratios
 
 
-def one_engine(folder: Path) -> dict[str, Row]:
+def together(folder: Path, rivals: Path = Path(os.devnull)) -> dict[str, Row]:
     """Return blocks, by process and round, of calls over each engine of a deployment."""
-    arguments = ["--calls", str(folder)]
-    took = [child(Path(__file__), arguments, SETUP_S) for _ in range(ONE_ENGINE_PROCESSES)]
+    arguments = ["--calls", str(folder), str(rivals)]
+    took = [child(Path(__file__), arguments, SETUP_S) for _ in range(TOGETHER_PROCESSES)]
     return {
         shape: {
             side: {
@@ -441,13 +468,15 @@ def costs(sides: Row) -> dict[str, float]:
     return found
 
 
-def calls(folder: Path) -> dict[str, Row]:
+def calls(folder: Path, listed: Path) -> dict[str, Row]:
     """Return medians of blocks of calls in turn, over the engine that serves each shape, ns.
 
     The engine's own call, with its kind of tensors at hand; the callable that a candidate is in a
-    race, over that engine; the delivered callable, with torch's tensors and with arrays. Of the
-    choice, with nothing called, the least.
+    race, over that engine; the delivered callable, with torch's tensors and with arrays; and the
+    rivals that ``listed`` has for the shape, over engines of their own. Of the choice, with nothing
+    called, the least.
     """
+    rivals = json.loads(listed.read_text() or "{}")
     fast = load(folder)
     found: dict[str, Row] = {}
     for shape in deployment.served(fast.shapes):
@@ -463,6 +492,9 @@ def calls(folder: Path) -> dict[str, Row]:
             TENSORS: partial(fast, *args, **kwargs),
             ARRAYS: bound(fast, shape, on_torch=False),
         }
+        for name, place in rivals.get(shape_name(shape), {}).items():
+            loaded = runtimes.get(name).load(None, Target("cpu"), Path(place))
+            sides[name] = loaded.bind(shape.batch)
         found[shape_name(shape)] = in_turn(sides, ROUNDS, SHAPE_NS)
     for key in fast._table:
         fast._table[key] = lambda tensors: None
@@ -521,8 +553,8 @@ def judge(benchmark: Bench, what: str, cell: Row) -> None:
             benchmark.check(label, None, "not measured", target, False)
             continue
         value, _, high = ratio
-        same = same_engine(cell, name or "")
-        told = times(ratio) + (f", over one engine {times(same)}" if same else "")
+        same = in_one_process(cell, name or "")
+        told = times(ratio) + (f", in one process {times(same)}" if same else "")
         lowest, highest = narrower(ratio, same)[1], min(high, (same or ratio)[2])
         verdict = FAILS if highest < least_ratio else UNDECIDED
         if verdict != FAILS and lowest >= least_ratio:
@@ -546,16 +578,21 @@ def narrower(one: list[float], other: list[float] | None) -> list[float]:
     return min((one, other or one), key=lambda ratio: ratio[2] / ratio[1])
 
 
-def same_engine(cell: Row, name: str) -> list[float] | None:
-    """Return the ratio over one engine, where this candidate is what was delivered."""
-    is_delivered = name == runtimes.deployed(cell["runtime"] or REFERENCE)
-    return cell.get("over_same") if is_delivered else None
+def is_delivered(cell: Row, name: str) -> bool:
+    """Return whether a candidate is what was delivered."""
+    return name == runtimes.deployed(cell["runtime"] or REFERENCE)
+
+
+def in_one_process(cell: Row, name: str) -> list[float] | None:
+    """Return the ratio to a candidate in the same process, over one engine if it was delivered."""
+    found = cell.get("over_same") if is_delivered(cell, name) else None
+    return found or cell.get("over_together", {}).get(name)
 
 
 def best_candidate(cell: Row) -> str | None:
-    """Return what the delivered callable is least faster than, of all called as delivered."""
+    """Return the candidate, called as delivered, whose ratio reaches lowest."""
     rivals = {
-        name: ratio[0]
+        name: narrower(ratio, in_one_process(cell, name))[1]
         for name, ratio in cell["over"].items()
         if ratio and runtimes.without_deployed(name) != name
     }
@@ -572,7 +609,7 @@ def everywhere(benchmark: Bench, cells: list[Row]) -> None:
         ratios = []
         for cell in cells:
             name = runtimes.deployed(cell["runtime"] or REFERENCE if against == OWN else against)
-            same = same_engine(cell, name) if against != OWN else None
+            same = in_one_process(cell, name) if against != OWN else None
             ratio = cell["over"].get(name) or cell["over"].get(REFERENCE)
             ratios.append(narrower(ratio, same) if ratio else same)
         logs = [[math.log(x) for x in ratio] for ratio in ratios if ratio]
@@ -598,7 +635,7 @@ def page(data: Row) -> str:
     missing = [name for name in MODELS if "budget_s" not in parts.get(name, {})]
     heads = ["model, shape", "delivered", "eager, ms", "tax", "delivered, ms", "over eager"]
     heads += ["over max-autotune", "over Olive", *(f"over {name}" for name in SINGLES)]
-    heads += ["best candidate", "over it", "over it, one engine", "over the engine's own call"]
+    heads += ["best candidate", "over it", "over it, one process", "over the engine's own call"]
     singles = map(runtimes.deployed, SINGLES)
     others = (REFERENCE, TUNED, OLIVE, *singles)
     rows = []
@@ -615,7 +652,7 @@ def page(data: Row) -> str:
                 *(ratio(over, at, name) for name in others),
                 runtimes.without_deployed(best := best_candidate(cell) or "–"),
                 ratio(over, at, best),
-                ratio({best: same_engine(cell, best)}, {}, best),
+                ratio({best: in_one_process(cell, best)}, {}, best),
                 ratio({best: cell.get("over_engine")}, {}, best),
             ]
         )
@@ -655,10 +692,10 @@ def page(data: Row) -> str:
         "Over: how many times faster the delivered callable is, with its 95 % interval, outputs "
         "proven equal; below 1 it is slower. Tax: of eager. Candidates, and the runtimes with "
         "their defaults, are called as they would be delivered, with torch's tensors; the best is "
-        "the one that the delivered callable is least faster than. One engine: the candidate is "
-        "what was delivered, and both calls are timed in turn over the same engine, in "
-        f"{ONE_ENGINE_PROCESSES} processes; so is the engine's own call, with its kind of tensors "
-        "at hand: what conversions and the choice of the artifact cost. max-autotune, at the "
+        "the one whose interval reaches lowest. One process: both calls are timed in turn in each "
+        f"of {TOGETHER_PROCESSES} processes, over the same engine where the candidate is what was "
+        "delivered; so is the engine's own call, with its kind of tensors at hand: what "
+        "conversions and the choice of the artifact cost. max-autotune, at the "
         "smallest batch alone, is called as the module, Olive's model with "
         f"inputs bound. {PROCESSES} processes of each.",
         "",
