@@ -47,9 +47,10 @@ from frameworktax.measure.plan import DEFAULT_BUDGET_S
 from frameworktax.measure.process import Worker
 from frameworktax.measure.timing import BLOCK_NS
 from frameworktax.measure.worker import Server
-from frameworktax.records import Block, Workload, to_json
+from frameworktax.records import Block, Workload
 from frameworktax.runtimes.base import Target
 from frameworktax.sweep.values import seconds
+from store_maker import line, to_json
 
 FLOOR_TARGET_NS = 1000
 SAMPLER_TARGET = 0.03
@@ -369,7 +370,7 @@ def demo(arguments: Sequence[str], budget_s: float) -> Row:
     blocks = [record for record in session.records if isinstance(record, Block)]
     if not blocks:
         raise BenchmarkError("the demo timed no block")
-    lines = [len(json.dumps(to_json(block), separators=(",", ":"))) + 1 for block in blocks]
+    lines = [len(line(to_json(block))) for block in blocks]
     cells = session.document["measurements"]
     return {
         "command": "frameworktax measure " + shlex.join(arguments),

@@ -44,7 +44,7 @@ from frameworktax.stats import (
     ratio_interval,
     t_quantile,
 )
-from frameworktax.store.columns import Batch, Blocks, Part
+from frameworktax.store.columns import Batch, Blocks
 
 RESULT = Path(__file__).with_name("results") / "intervals.json"
 SEED = 20261122
@@ -181,7 +181,7 @@ def estimates(one: Session, processes: int, rng: np.random.Generator) -> dict[st
     attributions = [
         _sample(p, r, int(rng.binomial(SAMPLES, 1 - one.shares[p]))) for p, r in sorted(first)
     ]
-    levels = Blocks([Part([Batch.of(own) for own in timed])]).levels[0]
+    levels = Blocks([Batch.of(own) for own in timed]).levels[0]
     bill = from_samples(latency, attributions, levels) if latency is not None else None
     columns = [first, *(one.blocks[f"batch {n}"] for n in BATCHES[1:])]
     free, _ = free_batch_interval(BATCHES, columns)

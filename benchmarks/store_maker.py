@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from frameworktax.records import (
     Outcome,
     Parity,
     Point,
+    Record,
     Session,
     Subject,
     Workload,
-    to_json,
 )
 from frameworktax.store import HEADER
 
@@ -38,6 +39,11 @@ BLOCKS_A_POINT = PROCESSES * ROUNDS
 POINTS_A_SESSION = 500
 POOL = 100
 """Different blocks for each number of calls."""
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """Return a record as the data of its line in a store."""
+    return {"record": record.kind, **asdict(record)}
 
 
 def make(folder: Path, blocks: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
@@ -561,11 +561,6 @@ Record = (
     | Effort
 )
 RECORDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Record)}
-
-
-def to_json(record: Record) -> dict[str, Any]:
-    """Return a record as plain JSON data, its kind under ``record``."""
-    return {"record": record.kind, **asdict(record)}
 
 
 _IDENTITY: dict[str, Callable[[Any], tuple[Any, ...]]] = {

@@ -6,6 +6,7 @@ the blocks of a process and the mean over processes give back the number written
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from frameworktax.records import (
@@ -81,6 +82,11 @@ ENVIRONMENT = Environment(
     sampler="perf-event",
     libraries={"torch": "2.13.0+cpu", "onnxruntime": "1.31.1", "openvino": "2026.4.1"},
 )
+
+
+def to_json(record: Record) -> dict:
+    """Return a record as the data of its line in a store."""
+    return {"record": record.kind, **asdict(record)}
 
 
 def write(folder: Path, *sessions: list[Record]) -> Path:

@@ -9,9 +9,10 @@ from pathlib import Path
 import markdown_blocks
 import pytest
 import sample_records as data
+from sample_records import to_json
 
 from frameworktax import cli, store
-from frameworktax.records import Session, to_json
+from frameworktax.records import Session
 
 ROOT = Path(__file__).parents[2]
 LINES = [
@@ -31,7 +32,7 @@ def fill(folder: Path, hour: int) -> Path:
             own = {"session": session}
             if isinstance(record, Session):
                 own["started"] = f"2026-11-20T{hour}:00:00+00:00"
-            writer.append(json.dumps({**to_json(record), **own}).encode())
+            writer.write(json.dumps({**to_json(record), **own}).encode())
     return writer.path
 
 

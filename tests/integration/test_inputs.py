@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,8 +174,9 @@ def test_nested_refuses_another_activation():
 def test_a_worker_hands_on_that_a_runtime_is_unavailable(tmp_path):
     workload = Workload(model="gpt2", **TINY, **RAGGED)
     given = {"workload": workload, "runtime": "nested", "target": Target()}
-    line = Server().answer("load", {**given, "folder": str(tmp_path)})
-    assert json.loads(line)["failure"]["status"] == "unavailable"
+    written = io.BytesIO()
+    Server().answer("load", {**given, "folder": str(tmp_path)}, written)
+    assert json.loads(written.getvalue())["failure"]["status"] == "unavailable"
 
 
 # --- generating -----------------------------------------------------------------------------------

@@ -19,12 +19,13 @@ from types import SimpleNamespace
 
 import pytest
 from ray_loopback import ENVIRONMENT, loopback
+from sample_records import to_json
 
 from frameworktax import store, sweep
 from frameworktax.host.lock import VARIABLE
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Block, Point, Workload, record_id, to_json
+from frameworktax.records import Block, Point, Workload, record_id
 from frameworktax.sweep.executor import Done, Job, LocalExecutor
 from frameworktax.sweep.node import SET_BY_RAY, NodeHost, versions
 from frameworktax.sweep.plan import plan, scan

@@ -1,6 +1,7 @@
 """What a worker's answer, or its failure, means to the session."""
 
 import errno
+import io
 import json
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from fake_workers import timed
 from frameworktax.attribution import layers
 from frameworktax.errors import UsageError, UserModelError, WorkerError
 from frameworktax.measure import protocol, worker
-from frameworktax.measure.process import Worker, decode
+from frameworktax.measure.process import Worker
 from frameworktax.measure.worker import Server
 from frameworktax.records import Attribution, Note
 
@@ -44,8 +45,24 @@ class Answers(Server):
         return answer
 
 
+def answered(server, step, **given):
+    """Return what a server writes as its answer to a step."""
+    written = io.BytesIO()
+    server.answer(step, given, written)
+    return written.getvalue()
+
+
 def line_of(answer):
-    return Answers().answer("step", {"answer": answer})
+    return answered(Answers(), "step", answer=answer)
+
+
+def asked(method, line):
+    """Return what a worker makes of a line that answers a request."""
+    worker = Worker("test", _process=SimpleNamespace())
+    worker._channel, theirs = socket.socketpair()
+    with theirs, worker._channel:
+        theirs.sendall(line)
+        return worker.request(method, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +80,20 @@ def line_of(answer):
 def test_answers_survive_the_way_over_the_socket_unchanged(method, answer):
     line = line_of(answer)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
-    assert decode(method, line) == answer
+    assert asked(method, line) == answer
 
 
 @pytest.mark.parametrize("answer", [1.5, None, BLOCK, float("nan"), "\udcff"])
 def test_an_answer_of_another_kind_is_a_failed_step(answer):
     with pytest.raises(WorkerError) as raised:
-        decode(Server.memory, line_of(answer))
+        asked(Server.memory, line_of(answer))
+    assert raised.value.status == "failed"
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[]", b"null", b"", b'{"answer": 1', b'{"failure": 1}'])
+def test_a_line_that_is_no_answer_is_a_failed_step(line):
+    with pytest.raises(WorkerError) as raised:
+        asked(Server.memory, line + b"\n")
     assert raised.value.status == "failed"
 
 
@@ -113,7 +137,7 @@ def test_the_time_in_which_another_request_is_answered_does_not_count():
 
 def problem(method, status):
     with pytest.raises((UsageError, WorkerError)) as raised:
-        decode(method, json.dumps({"failure": {"status": status, "message": "why"}}).encode())
+        asked(method, b'{"failure": {"status": "%b", "message": "why"}}\n' % status.encode())
     return raised.value
 
 
@@ -152,7 +176,7 @@ def test_where_memory_ran_out_other_processes_get_the_cached_rest(
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     server = Server()
     server._loaded = SimpleNamespace(bind=bind)
-    failure = json.loads(server.answer("bind", {"batch": 1, "limit_ns": 1}))["failure"]
+    failure = json.loads(answered(server, "bind", batch=1, limit_ns=1))["failure"]
     assert failure["status"] == status
     assert bool(emptied) is given_back
 
@@ -163,7 +187,7 @@ def test_outputs_that_cannot_be_written_whole_leave_no_file(tmp_path):
     server = Server()
     server._loaded = SimpleNamespace(synchronize=lambda: None, outputs=lambda result: next(made))
     server._calls[1] = lambda: None
-    line = server.answer("output", {"batch": 1, "path": str(tmp_path / "o.npz")})
+    line = answered(server, "output", batch=1, path=str(tmp_path / "o.npz"))
     assert "failure" in json.loads(line)
     assert list(tmp_path.iterdir()) == []
 
@@ -188,5 +212,5 @@ def test_a_sampler_is_told_how_long_a_call_takes(monkeypatch, where, name, asked
     server = Server()
     server._loaded = SimpleNamespace(root=lambda: None)
     server._calls[1], server._call_ns[1] = lambda: None, 3_000_000_000
-    server.answer(asked, {"batch": 1, "duration_ns": 50_000_000, **of})
+    answered(server, asked, batch=1, duration_ns=50_000_000, **of)
     assert given["call_ns"] == 3_000_000_000

@@ -14,7 +14,7 @@ from frameworktax.measure.plan import completed
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.records import Point, Subject, Workload
-from frameworktax.store.columns import Batch, Blocks, Part
+from frameworktax.store.columns import Batch, Blocks
 from frameworktax.testing import FakeClock, FakeLoaded, FakeRuntime
 
 FIRST, EACH, TOKENS = 900_000, 40_000, 16
@@ -99,7 +99,7 @@ def test_one_token_has_no_time_per_further_token():
         point=one,
         session="s",
         subject=Subject(session="s", point=one, paradigm="eager"),
-        timed=Blocks([Part([Batch.of(records(1))])]),
+        timed=Blocks([Batch.of(records(1))]),
         group=0,
     )
     assert points.per_token(found) is None

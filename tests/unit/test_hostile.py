@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import sample_records
 from rich.console import Console
+from sample_records import to_json
 
 from frameworktax import cli, errors, records, store
 from frameworktax.cli.deliver import fail
@@ -331,10 +332,10 @@ def test_a_block_with_times_of_another_length_is_refused_with_a_note(tmp_path, f
             pipelined_calls=3,
             cpu_ns=6,
         )
-        data = records.to_json(block)
+        data = to_json(block)
         for round_, times in enumerate(([1, 1], [1, 1, 1], [1, 1, -1])):
             line = {**data, "round": round_, field: times}
-            writer.append(json.dumps(line).encode())
+            writer.write(json.dumps(line).encode())
     found, notes = store.read(tmp_path)
     assert [record.round for record in found] == [1]
     assert [note.code for note in notes] == ["bad-line"]

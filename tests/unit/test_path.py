@@ -137,3 +137,4 @@ def test_the_path_of_one_sample_is_the_documented_one(tmp_path, monkeypatch):
     documented = [line.strip().split("  ")[-1] for line in re.findall("^ {4}.*", section, re.M)]
     assert trace.path == [name.strip() for line in documented for name in line.split(" · ")]
     assert str(len(trace.path)) in re.findall(r"\d+", section)
+    assert len(trace.path) <= 14

@@ -3,6 +3,7 @@ import math
 from statistics import stdev
 
 import pytest
+from sample_records import to_json
 
 from frameworktax.analysis.places import layers, source_lines
 from frameworktax.records import (
@@ -13,7 +14,6 @@ from frameworktax.records import (
     Point,
     Run,
     Workload,
-    to_json,
 )
 from frameworktax.report.json_document import dump, parse
 from frameworktax.store.shards import decode_line

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sample_records import to_json
 
 from frameworktax import store
 from frameworktax.errors import FrameworktaxError, StoreError, UsageError, WorkerError
@@ -27,7 +28,6 @@ from frameworktax.records import (
     Session,
     Subject,
     Workload,
-    to_json,
 )
 from frameworktax.store.write import FIRST
 from frameworktax.sweep import ray as ray_module

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from fake_workers import made_bench, timed
+from sample_records import to_json
 
 from frameworktax import store
 from frameworktax.analysis.grouping import gather
@@ -45,7 +46,6 @@ from frameworktax.records import (
     Point,
     Session,
     Workload,
-    to_json,
 )
 from frameworktax.store import upkeep
 from frameworktax.testing import FakeRuntime

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sample_records import to_json
 
 from frameworktax import store
 from frameworktax.errors import StoreError
@@ -18,7 +19,6 @@ from frameworktax.records import (
     Session,
     Subject,
     Workload,
-    to_json,
 )
 
 ENVIRONMENT = Environment(host="h", system="s", python="3", cpu="c", cores=2, affinity=(0, 1))

@@ -1,10 +1,7 @@
 """A large store as columns: the same numbers as a report."""
 
 import importlib
-import multiprocessing
-import os
 import random
-import threading
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +12,16 @@ import pytest
 import sample_records as data
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_records import to_json
 
 from frameworktax import store
 from frameworktax.analysis import grouping as gathered
 from frameworktax.analysis.summary import summarise, wanted
 from frameworktax.errors import StoreError
-from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
+from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload
 from frameworktax.stats import process_interval, ratio_interval
 from frameworktax.store import shards
-from frameworktax.store.columns import Batch, Blocks, Part
+from frameworktax.store.columns import Batch, Blocks
 
 reading = importlib.import_module("frameworktax.store.read")  # a function hides it
 AT = Point(workload=Workload(model="m"), runtime="eager")
@@ -215,7 +213,7 @@ def test_all_points_at_once_have_the_intervals_of_each_by_itself(of_points):
     ]
     random.Random(1).shuffle(made)
     half = len(made) // 2
-    timed = Blocks([Part([Batch.of(some)]) for some in (made[:half], made[half:], made)])
+    timed = Blocks([Batch.of(some) for some in (made[:half], made[half:], made)])
     rows = [timed.samples([row]) for row in range(len(made))]
     assert rows == [[ns, ns, ns + 9] for ns in map(int, timed.median_ns)]
     assert len(timed.calls) == len(made)
@@ -249,8 +247,7 @@ def same(found, expected):
         assert (found.low == found.high) == (width == 0)
 
 
-@pytest.mark.parametrize("is_daemon", [False, True])
-def test_other_processes_read_the_blocks_of_a_large_store(tmp_path, monkeypatch, is_daemon):
+def test_columns_of_a_torn_store_hold_what_its_records_do(tmp_path):
     records = data.sample_records()
     parts = [records[i::3] for i in range(3)]
     for number, part in enumerate(parts):
@@ -259,40 +256,19 @@ def test_other_processes_read_the_blocks_of_a_large_store(tmp_path, monkeypatch,
     lines = torn.read_bytes().splitlines(keepends=True)
     block = next(i for i, line in enumerate(lines) if b'"record":"block"' in line)
     outcome = next(line for line in lines if b'"outcome"' in line)
-    cut = lines[block][:90] + outcome  # runs into another record
-    lines[block] = cut
+    lines[block] = lines[block][:90] + outcome  # runs into another record
     torn.write_bytes(b"".join([*lines, b"{}\n"])[:-9])
-    *others, timed = store.read_columns(tmp_path)[0]
-    notes = store.read_columns(tmp_path)[1]
+    whole, notes = store.read(tmp_path)
+    timed = [record for record in whole if isinstance(record, Block)]
+    (*others, found), same_notes = store.read_columns(tmp_path)
     assert [note.code for note in notes] == ["torn-line"] * 2
-    here, decode = os.getpid(), shards.raw_blocks
-
-    def elsewhere(lines):
-        assert (os.getpid() == here) == is_daemon
-        return decode(lines)
-
-    monkeypatch.setattr(shards, "raw_blocks", elsewhere)
-    monkeypatch.setattr(reading, "PART_BYTES", 1)
-    monkeypatch.setattr(reading, "usable_cpus", lambda: (0, 1))
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", is_daemon)
-    found, same_notes = store.read_columns(tmp_path)
-    assert (found[:-1], same_notes) == (others, notes)
-    assert found[-1].groups == timed.groups
-    for name in ("group", "process", "round", "calls", "median_ns", "sum_ns", "cpu_ns", "first"):
-        assert np.array_equal(getattr(found[-1], name), getattr(timed, name))
-
-
-@pytest.mark.parametrize("message", ["version 99", "was ended"])
-def test_what_ends_another_process_is_one_line(tmp_path, monkeypatch, message):
-    for name in "ab":
-        fill(tmp_path, name, [subject(name), *blocks(name, [1, 2])])
-    if message == "version 99":
-        (tmp_path / "b.jsonl").write_text('{"schema": "frameworktax.store", "version": 99}\n')
-    else:
-        monkeypatch.setattr(shards, "raw_blocks", lambda _: os.kill(os.getpid(), 9))
-    monkeypatch.setattr(reading, "PART_BYTES", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-    with pytest.raises(StoreError, match=message):
-        store.read_columns(tmp_path)
+    assert same_notes == notes
+    assert others == [record for record in whole if record not in timed]
+    expected = Blocks([Batch.of(timed)])
+    assert found.groups.keys() == expected.groups.keys()
+    for key, group in found.groups.items():
+        rows, own = found.rows[group], expected.rows[expected.groups[key]]
+        assert found.samples(rows) == expected.samples(own)
+        for name in ("process", "round", "calls", "median_ns", "sum_ns", "cpu_ns"):
+            column, known = getattr(found, name), getattr(expected, name)
+            assert np.array_equal(column[rows], known[own])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_records import to_json
 
 from frameworktax import store
 from frameworktax.records import (
@@ -21,7 +22,6 @@ from frameworktax.records import (
     Subject,
     Workload,
     record_id,
-    to_json,
 )
 
 HEADER = json.dumps(store.HEADER, separators=(",", ":"))

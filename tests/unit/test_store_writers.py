@@ -71,7 +71,7 @@ def test_a_session_begun_on_a_full_disk_leaves_no_shard(tmp_path, monkeypatch):
         self._file.write(b'{"sch')
         raise StoreError("no space left on device")
 
-    monkeypatch.setattr(store.Writer, "append", full)
+    monkeypatch.setattr(store.Writer, "write", full)
     with pytest.raises(StoreError, match="no space"):
         store.Writer(tmp_path, "s")
     assert list(tmp_path.iterdir()) == []

@@ -37,7 +37,7 @@ from frameworktax.stats import (
     process_interval,
     relative_half_width,
 )
-from frameworktax.store.columns import Batch, Blocks, Part
+from frameworktax.store.columns import Batch, Blocks
 
 WORST_FIRST = ("crashed", "out-of-memory", "timeout", "failed", "unavailable")
 
@@ -148,7 +148,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
             started[record.session] = record.started
         elif kind == Calibration.kind:
             calibrations[record.session][record.round] = median(record.latency_ns)
-    timed = timed or Blocks([Part([Batch.of(blocks)])])
+    timed = timed or Blocks([Batch.of(blocks)])
     points: dict[str, list[PointRecords]] = defaultdict(list)
     for group, subjects in of[Subject.kind].items():
         session, key = group

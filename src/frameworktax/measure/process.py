@@ -20,7 +20,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
+from functools import cache
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -154,7 +155,16 @@ class Worker:
                     if not chunk:
                         raise ConnectionResetError("the other end is closed")
                     line += chunk
-        return decode(method, line)
+        try:
+            found = _answers(method).decode(line)
+        except msgspec.DecodeError as error:  # no JSON, as of NaN or half a character; or another
+            raise WorkerError("failed", f"{step} gave a wrong answer: {error}") from error
+        if found.failure is not None:
+            raise _problem(step, found.failure)
+        if found.answer is msgspec.UNSET:
+            raise WorkerError("failed", f"{step} gave no answer")
+        answer: A = found.answer
+        return answer
 
     def _hear(self, timeout_s: float) -> None:
         """Wait until the process says something, or its end is closed."""
@@ -338,25 +348,15 @@ class Gate:
         return now - self.quiet_ns(0, now)
 
 
-def decode(method: Step[P, A], line: bytes) -> A:
-    """Return what a line answers to a request, checked against the method's annotation.
-
-    Raises:
-        WorkerError: the step failed, or its answer is not what the method returns.
-        UsageError: what was asked for cannot be.
-    """
-    kind = get_type_hints(method)["return"]
-    try:
-        found = msgspec.json.decode(line)
-        if "failure" in found:
-            raise problem(method.__name__, Failure(**found["failure"]))
-        answer: A = msgspec.convert(found["answer"], kind, str_keys=True)
-    except msgspec.DecodeError as error:  # no JSON, as of NaN or half a character; or another kind
-        raise WorkerError("failed", f"{method.__name__} gave a wrong answer: {error}") from error
-    return answer
+@cache
+def _answers(method: Step[..., Any]) -> msgspec.json.Decoder[Any]:
+    """Return what decodes answers to a request, checked against the method's annotation."""
+    kind = get_type_hints(method)["return"] or type(None)
+    fields = ("answer", kind | msgspec.UnsetType, msgspec.UNSET), ("failure", Failure | None, None)
+    return msgspec.json.Decoder(msgspec.defstruct("Answer", fields))
 
 
-def problem(step: str, failure: Failure) -> UsageError | WorkerError:
+def _problem(step: str, failure: Failure) -> UsageError | WorkerError:
     """Return what a worker's failure in a step means here; see ``SETS_UP``."""
     if step in SETS_UP and failure.status == "user-model":
         return UserModelError(failure.message)

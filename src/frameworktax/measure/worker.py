@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -68,8 +68,8 @@ class Server:
         self._unpinned: set[int] = set()
         self._begun_in = Path.cwd()
 
-    def answer(self, step: str, given: Mapping[str, Any]) -> bytes:
-        """Call a method by name and return its answer as a line.
+    def answer(self, step: str, given: Mapping[str, Any], to: BinaryIO) -> None:
+        """Call a method by name and write its answer as a line.
 
         Whatever the model or the runtime raises becomes a ``Failure``.
         """
@@ -88,7 +88,7 @@ class Server:
         if failure is not None and failure.status == "out-of-memory":
             _give_back_device_memory()
         line = {"answer": found} if failure is None else {"failure": failure}
-        return json.dumps(line, default=asdict).encode() + b"\n"
+        to.write(json.dumps(line, default=asdict).encode() + b"\n")
 
     # --- set-up -------------------------------------------------------------------------------
 
@@ -410,7 +410,8 @@ def serve(channel: int) -> None:
     server = Server()
     with os.fdopen(os.dup(channel), "rb") as requests, os.fdopen(channel, "wb") as answers:
         while requests.peek(1):
-            answers.write(server.answer(*pickle.load(requests)))
+            step, given = pickle.load(requests)
+            server.answer(step, given, answers)
             answers.flush()
 
 

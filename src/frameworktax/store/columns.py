@@ -55,41 +55,6 @@ class Batch(NamedTuple):
         return cls(blocks, calls.tolist(), numbers[numbers > 0])
 
 
-class Part:
-    """Blocks in any order, as columns."""
-
-    def __init__(self, batches: Iterable[Batch]) -> None:
-        """Take in batches of blocks."""
-        self.enqueue_ns: dict[int, Sequence[int]] = {}
-        self.first_token_ns: dict[int, Sequence[int]] = {}
-        groups: dict[tuple[str, str], int] = defaultdict(count().__next__)
-        row = 0
-        numbers, times = [np.empty((4, 0), np.int64)], [np.empty((2, 0))]
-        latency_ns = [np.empty(0, np.uint32)]
-        for some, calls, own_ns in batches:
-            group = [groups[b.session, b.point] for b in some]
-            turn = [b.process for b in some], [b.round for b in some]
-            numbers.append(np.array([group, *turn, calls], np.int64))
-            pipelined_ns = [
-                b.pipelined_ns / b.pipelined_calls if b.pipelined_calls else np.nan for b in some
-            ]
-            times.append(np.array([[b.cpu_ns for b in some], pipelined_ns], float))
-            is_short = own_ns.max(initial=0) < 2**32  # half the memory, for less than 4.3 s
-            latency_ns.append(own_ns.astype(np.uint32) if is_short else own_ns)
-            for name in ("enqueue_ns", "first_token_ns"):
-                column = [getattr(block, name) for block in some]
-                if any(column):
-                    getattr(self, name).update({at: ns for at, ns in enumerate(column, row) if ns})
-            row += len(some)
-        self.groups = dict(groups)
-        self.numbers = np.concatenate(numbers, axis=1)
-        self.latency_ns = np.concatenate(latency_ns)
-        calls_of = self.numbers[3]
-        first = np.cumsum(calls_of) - calls_of
-        of_latency = block_medians(self.latency_ns, first, calls_of)
-        self.times = np.concatenate([np.concatenate(times, axis=1), of_latency])
-
-
 class Blocks:
     """Blocks of any points, sorted by group, process and round.
 
@@ -110,39 +75,46 @@ class Blocks:
 
     kind: ClassVar[str] = "blocks"
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        """Take parts together, of equal group, process and round the first."""
-        self.groups: dict[tuple[str, str], int] = {}
-        numbers = np.concatenate([np.empty((4, 0), np.int64), *(p.numbers for p in parts)], axis=1)
-        row, before = 0, []
-        for part in parts:
-            known = [self.groups.setdefault(key, len(self.groups)) for key in part.groups]
-            own = slice(row, row + part.numbers.shape[1])
-            numbers[0, own] = np.array(known, np.int64)[numbers[0, own]]
-            before.append(row)
-            row = own.stop
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        """Take in batches one at a time; of equal group, process and round the first block."""
+        groups: dict[tuple[str, str], int] = defaultdict(count().__next__)
+        every, times = [np.empty((4, 0), np.int64)], [np.empty((4, 0))]
+        more: dict[str, dict[int, Sequence[int]]] = {"enqueue_ns": {}, "first_token_ns": {}}
+        self.latencies: list[np.ndarray] = []
+        row = 0
+        for blocks, calls, latency_ns in batches:
+            group = [groups[b.session, b.point] for b in blocks]
+            turn = [b.process for b in blocks], [b.round for b in blocks]
+            every.append(np.array([group, *turn, calls], np.int64))
+            cpu_ns = [float(b.cpu_ns) for b in blocks]
+            pipelined_ns = [
+                b.pipelined_ns / b.pipelined_calls if b.pipelined_calls else np.nan for b in blocks
+            ]
+            is_short = latency_ns.max(initial=0) < 2**32  # half the memory, for less than 4.3 s
+            self.latencies.append(latency_ns.astype(np.uint32) if is_short else latency_ns)
+            medians = block_medians(latency_ns, np.cumsum(calls) - calls, np.array(calls))
+            times.append(np.array([cpu_ns, pipelined_ns, *medians]))
+            for name, found in more.items():
+                column = [getattr(block, name) for block in blocks]
+                if any(column):
+                    found.update({at: ns for at, ns in enumerate(column, row) if ns})
+            row += len(blocks)
+        self.groups = dict(groups)
+        numbers = np.concatenate(every, axis=1)
         order = np.lexsort(numbers[2::-1])  # stable
         same = np.all(np.diff(numbers[:3, order]) == 0, axis=0)
         order = np.delete(order, np.flatnonzero(same) + 1)
-        self.latencies = [part.latency_ns for part in parts]
         self._ends = np.cumsum([len(latency_ns) for latency_ns in self.latencies])
         self.first = (np.cumsum(numbers[3]) - numbers[3])[order]
         self.group, self.process, self.round, self.calls = numbers[:, order]
-        times = np.concatenate([np.empty((4, 0)), *(part.times for part in parts)], axis=1)
-        self.cpu_ns, self.pipelined_ns, self.median_ns, self.sum_ns = times[:, order]
+        columns = np.concatenate(times, axis=1)[:, order]
+        self.cpu_ns, self.pipelined_ns, self.median_ns, self.sum_ns = columns
         self.start = np.searchsorted(self.group, np.arange(len(self.groups) + 1))
-        has_more = any(part.enqueue_ns or part.first_token_ns for part in parts)
-        rows = {old: new for new, old in enumerate(order.tolist())} if has_more else {}
-        found: list[dict[int, Sequence[int]]] = [
-            {
-                rows[row + at]: times_ns
-                for row, part in zip(before, parts, strict=True)
-                for at, times_ns in getattr(part, name).items()
-                if row + at in rows
-            }
-            for name in ("enqueue_ns", "first_token_ns")
-        ]
-        self.enqueue_ns, self.first_token_ns = found
+        rows = {old: new for new, old in enumerate(order.tolist())} if any(more.values()) else {}
+        self.enqueue_ns, self.first_token_ns = (
+            {rows[at]: times_ns for at, times_ns in found.items() if at in rows}
+            for found in more.values()
+        )
 
     @cached_property
     def rows(self) -> list[range]:
@@ -172,9 +144,9 @@ class Blocks:
         """Return the latencies of some rows, one after the other, ns."""
         found: list[int] = []
         for row in rows:
-            part = int(np.searchsorted(self._ends, self.first[row], side="right"))
-            first = self.first[row] - self._ends[part] + len(self.latencies[part])
-            found += self.latencies[part][first : first + self.calls[row]].tolist()
+            batch = int(np.searchsorted(self._ends, self.first[row], side="right"))
+            first = self.first[row] - self._ends[batch] + len(self.latencies[batch])
+            found += self.latencies[batch][first : first + self.calls[row]].tolist()
         return found
 
     @cached_property

@@ -5,22 +5,15 @@
 
 from __future__ import annotations
 
-import platform
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import partial
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from frameworktax.errors import StoreError, UsageError, nearest
-from frameworktax.host.machine import usable_cpus
+from frameworktax.errors import UsageError, nearest
 from frameworktax.records import (
     Block,
     LeftOut,
@@ -36,15 +29,10 @@ from frameworktax.store import shards
 from frameworktax.store.shards import Fault
 from frameworktax.store.write import stamp_of
 
-if TYPE_CHECKING:
-    from frameworktax.store.columns import Part
-
 NAMED = re.compile(
     rb'\{"record": ?"[a-z-]+", ?"session": ?"([^"\\]*)", ?"point": ?"([^"\\]*)"'
 ).match
 """Session and point of a line as every writer begins it."""
-PART_BYTES = 64_000_000
-"""A process for less than this is not worth starting."""
 BEGINS = tuple(b'{"record":%b"block"' % space for space in (b"", b" "))
 """How a block's line begins, as ``shards.KIND`` has it."""
 CLOCK_STEP_S = 2
@@ -148,99 +136,54 @@ def read_columns(
         wanted: which lines are parsed, where all points are asked for.
 
     Raises:
-        StoreError: as ``read`` does, or a process that reads was ended.
+        StoreError: as ``read`` does.
     """
-    from frameworktax.store.columns import Batch, Blocks, Part  # numpy takes 0.1 s to import
+    from frameworktax.store.columns import Batch, Blocks  # numpy takes 0.1 s to import
 
     found = shards.find(folder)
     wanted, keep = (wanted, None) if where is None else _selection(found, where)
-    read_one = partial(_blocks_apart, wanted=wanted, keep=keep)
     faults: list[Fault] = []
     first: dict[tuple[Any, ...], Record] = {}
-    timed, stray = [], []
-    with _side_by_side(found) if where is None else nullcontext(map) as each:
-        for shard, (part, numbers, others) in zip(found, each(read_one, found), strict=True):
-            timed.append(part)
-            numbered = zip(numbers, BytesIO(others).readlines() or [b""], strict=False)
-            for record, _ in shards.decoded(shard, numbered, faults, wanted):
-                if keep is not None and not keep(record):
-                    continue
-                if isinstance(record, Block):
-                    stray.append(record)
-                else:
-                    first.setdefault(record_id(record), record)
-    records = list(first.values())
-    blocks = Blocks([*timed, Part([Batch.of(stray)])])
-    return [*records, blocks], [*shards.notes(faults), *clock_notes(records)]
-
-
-@contextmanager
-def _side_by_side(found: Sequence[Path]) -> Iterator[Callable[..., Iterable[Any]]]:
-    """Give what maps over shards in as many processes as that is worth, or in this one."""
-    size = sum(shard.stat().st_size for shard in found)
-    processes = min(len(usable_cpus()), len(found), size // PART_BYTES)
-    if processes < 2 or not _may_fork():
-        yield map
-        return
-    from concurrent.futures import ProcessPoolExecutor  # 30 ms
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
-
-    fork, end = get_context("fork"), (signal.SIGINT, signal.SIG_DFL)
-    try:
-        with ProcessPoolExecutor(processes, fork, signal.signal, end) as pool:
-            yield pool.map
-    except BrokenProcessPool as error:
-        raise StoreError("a process that reads the store was ended; try again") from error
-
-
-def _may_fork() -> bool:
-    """Return whether a fork lacks no thread of this process, which may have children.
-
-    On macOS the system's own libraries may begin threads that Python does not count.
-    """
-    from multiprocessing import current_process
-
-    is_alone = threading.active_count() == 1 and not current_process().daemon
-    return is_alone and platform.system() == "Linux"
-
-
-def _blocks_apart(
-    shard: Path, wanted: shards.Wanted | None, keep: Callable[[Any], bool] | None
-) -> tuple[Part, list[int], bytes]:
-    """Return the blocks of a shard, the numbers of its other lines, and these lines together."""
-    from frameworktax.store.columns import Batch, Part
-
-    others: list[tuple[int, bytes]] = []
 
     def batches() -> Iterator[Batch]:
-        first = 1
-        for lines in shards.chunks(shard):
-            numbered = list(enumerate(lines, first))
-            first += len(lines)
-            if wanted is not None:
-                numbered = [one for one in numbered if shards.may_be(one[1], wanted)]
-            timed = [line for _, line in numbered if line.startswith(BEGINS)]
-            batch = Batch.read(timed) if keep is None else None
-            if batch is not None:
-                is_all = len(timed) == len(numbered)
-                numbered = [] if is_all else [o for o in numbered if not o[1].startswith(BEGINS)]
-            blocks = []
-            for number, line in numbered:
-                block = shards.compact_block(line) if line.startswith(BEGINS) else None
-                if block is None:
-                    others.append((number, line))
-                elif keep is None or keep(block):
-                    blocks.append(block)
-            yield batch or Batch.of(blocks)
+        """Yield the blocks, many at a time; the other records are kept as they come."""
+        for shard in found:
+            begin = 1
+            for lines in shards.chunks(shard):
+                timed: list[tuple[int, bytes]] = []
+                others: list[tuple[int, bytes]] = []
+                for one in enumerate(lines, begin):
+                    if wanted is None or shards.may_be(one[1], wanted):
+                        (timed if one[1].startswith(BEGINS) else others).append(one)
+                begin += len(lines)
+                batch = Batch.read([line for _, line in timed]) if keep is None else None
+                blocks: list[Any] = []
+                if batch is not None:
+                    yield batch
+                else:
+                    for number, line in timed:
+                        block = shards.compact_block(line)
+                        if block is None:
+                            others.append((number, line))
+                        elif keep is None or keep(block):
+                            blocks.append(block)
+                    others.sort()
+                for record, _ in shards.decoded(shard, others, faults, wanted):
+                    if keep is not None and not keep(record):
+                        continue
+                    if isinstance(record, Block):
+                        blocks.append(record)
+                    else:
+                        first.setdefault(record_id(record), record)
+                if blocks:
+                    yield Batch.of(blocks)
 
-    part = Part(batches())
-    return part, [number for number, _ in others], b"".join([line for _, line in others])
+    columns = Blocks(batches())
+    records = list(first.values())
+    return [*records, columns], [*shards.notes(faults), *clock_notes(records)]
 
 
-def _selection(
-    found: Sequence[Path], where: Where
-) -> tuple[shards.Wanted, Callable[[Record], bool]]:
+def _selection(found: Sequence[Path], where: Where) -> tuple[shards.Wanted, Callable[[Any], bool]]:
     """Read which points there are; return which lines and which records belong to those meant."""
     keys: set[bytes] = set()
     meant: set[str] = set()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from secrets import randbits
 from typing import Self
 
 from frameworktax.errors import StoreError
-from frameworktax.records import STORE_SCHEMA, STORE_VERSION, Record, to_json
+from frameworktax.records import STORE_SCHEMA, STORE_VERSION, Record
 
 HEADER = {"schema": STORE_SCHEMA, "version": STORE_VERSION}
 FIRST = json.dumps(HEADER, separators=(",", ":")).encode()
@@ -52,16 +53,24 @@ class Writer:
             ) from error
         self._torn = False
         try:
-            self.append(FIRST)
+            self.write(FIRST)
         except StoreError:
             self.close()
             with suppress(OSError):
                 self.path.unlink()  # nothing was written: it is no shard
             raise
 
-    def append(self, text: bytes) -> None:
-        """Append a line as another writer wrote it; raises as ``write`` does."""
-        line = memoryview(b"\n" * self._torn + text + b"\n")
+    def write(self, record: Record | bytes) -> None:
+        """Append one record, or a line as another writer wrote it.
+
+        Raises:
+            StoreError: it could not be written; the shard holds every earlier record.
+        """
+        if not isinstance(record, bytes):
+            data = {"record": record.kind, **asdict(record)}
+            text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+            record = text.encode(errors="replace")  # a path in a command may be no UTF-8
+        line = memoryview(b"\n" * self._torn + record + b"\n")
         start = self._file.tell()
         try:
             while line:  # a disk that fills up takes a part of the line, then refuses the rest
@@ -76,16 +85,6 @@ class Writer:
                 "free space and run the same command again"
             ) from error
         self._torn = False
-
-    def write(self, record: Record) -> None:
-        """Append one record.
-
-        Raises:
-            StoreError: it could not be written; the shard holds every earlier record.
-        """
-        data = to_json(record)
-        text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-        self.append(text.encode(errors="replace"))  # a path in a command may be no UTF-8
 
     def close(self) -> None:
         """Close the shard."""

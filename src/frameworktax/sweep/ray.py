@@ -258,7 +258,7 @@ class RayExecutor:
                 self._has_measured = True
                 one.since = time.monotonic()
                 one.writer = Writer(self.folder, news.session)
-            one.writer.append(news.data.removesuffix(b"\n"))
+            one.writer.write(news.data.removesuffix(b"\n"))
             one.taken += len(news.data)
         late_s = limit_s(one.job)
         if news.done is None and one.writer and time.monotonic() - one.since > late_s:
