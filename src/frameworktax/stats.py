@@ -59,9 +59,8 @@ def block_medians(
     medians, sums = np.empty(len(first)), np.empty(len(first))
     for length in np.unique(calls).tolist():
         at = np.flatnonzero(calls == length)
-        windows = np.lib.stride_tricks.sliding_window_view(np.asarray(values), length)
         for some in np.array_split(at, len(at) * length // 2**20 + 1):
-            rows = np.sort(windows[first[some]], axis=1)
+            rows = np.sort(np.asarray(values)[first[some, None] + np.arange(length)], axis=1)
             low, high = rows[:, (length - 1) // 2].astype(float), rows[:, length // 2]
             medians[some] = (low + high) / 2
             sums[some] = rows.sum(axis=1, dtype=float)

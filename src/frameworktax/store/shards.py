@@ -45,7 +45,7 @@ KIND = re.compile(rb'\{"record": ?"([a-z-]+)"').match
 BEGINS = re.compile(rb'\{"(?:record|schema)": ?"')
 """Where a line may begin inside another one. Quotes inside a string are escaped: none match."""
 BUFFER_BYTES = 1_000_000
-CHUNK_BYTES = 500_000
+CHUNK_BYTES = 2_000_000
 """Lines of a shard that are read, and decoded, together."""
 LINE_BYTES = 64 << 20
 """A longer line is no record that anything writes."""
