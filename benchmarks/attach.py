@@ -64,7 +64,7 @@ sys.stdin.read()
 OBSERVER = """
 import sys, time
 from frameworktax.attribution.threads import PROGRAM_PERIOD_NS
-from frameworktax.programs.attach import Observation
+from frameworktax.programs.attach import Observation, next_window_s
 pid = int(sys.argv[1])
 for line in sys.stdin:
     samples, processors = map(int, line.split())
@@ -73,8 +73,11 @@ for line in sys.stdin:
         observed.update()  # the first reads the symbols of libraries
         print(flush=True)
         import select
-        while not select.select([sys.stdin], [], [], 1)[0]:
+        spent_s = 0
+        while not select.select([sys.stdin], [], [], next_window_s(spent_s))[0]:
+            spent_s = time.thread_time()
             observed.update()
+            spent_s = time.thread_time() - spent_s
         sys.stdin.readline()
     print(flush=True)
 """
@@ -102,7 +105,7 @@ class Cases:
 
     @contextmanager
     def attach(self, samples: int = 1, processors: bool = True) -> Iterator[None]:
-        """Attach, as the command does, with a table every second; so many times its samples."""
+        """Attach, as the command does, with a table now and then; so many times its samples."""
         _ask(self.observer, f"{samples} {processors:d}")
         try:
             yield

@@ -723,28 +723,41 @@ def test_rings_are_emptied_so_seldom_that_it_takes_its_share(machine, monkeypatc
     assert children == pytest.approx([0.4])
 
 
-@pytest.mark.parametrize(("quiet", "made"), [(True, []), (False, ["found"])])
-def test_samples_are_placed_every_second_and_put_together_when_shown(monkeypatch, quiet, made):
-    clock = iter(range(1000))  # a second with each look
-    time_of = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
+@pytest.mark.parametrize(
+    ("cost_s", "expected"), [(0.001, [1, 2, 3, 4]), (0.02, [1, 3, 5, 7]), (5, [1, 4, 7, 10])]
+)
+@pytest.mark.parametrize("quiet", [True, False])
+def test_samples_are_placed_so_seldom_that_it_takes_a_hundredth_of_a_processor(
+    monkeypatch, quiet, cost_s, expected
+):
+    now_s = cpu_s = 0.0
+    placed, shown = [], []
+
+    def sleep(wait_s):
+        nonlocal now_s
+        now_s += wait_s
+
+    time_of = SimpleNamespace(monotonic=lambda: now_s, sleep=sleep, thread_time=lambda: cpu_s)
     monkeypatch.setattr(run, "time", time_of)
     monkeypatch.setattr(progress, "time", time_of)
-    did = []
 
     class Observed:
         is_ended = False
 
         def place(self):
-            did.append("placed")
+            nonlocal cpu_s
+            cpu_s += cost_s
+            placed.append(now_s)
 
         def update(self):
-            did.append("found")
+            self.place()
+            shown.append(now_s)
             return SimpleNamespace(headline="none")
 
     view = progress.AttachView(Console(file=StringIO()), quiet=quiet)
     run._observe(Observed(), 40, [], view)
-    assert did.count("placed") > 5
-    assert [one for one in did if one == "found"][:1] == made
+    assert placed[:4] == pytest.approx(expected, abs=0.3)
+    assert len(shown) == (0 if quiet else 3)  # of a log's lines, every ten seconds
 
 
 def test_reading_a_file_of_the_kernel_makes_no_paths(tmp_path):

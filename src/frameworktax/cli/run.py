@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from frameworktax.cli.progress import AttachView
     from frameworktax.programs.attach import Observation
 
-UPDATE_S = 1.0
 LOOK_S = 0.05
 
 
@@ -151,17 +150,21 @@ def attach_command(
 def _observe(
     observed: Observation, limit_s: float | None, came: list[int], view: AttachView
 ) -> None:
-    """Show what is known every second until it is to end."""
-    begin = updated = time.monotonic()
+    """Show what is known now and then until it is to end."""
+    from frameworktax.programs.attach import WINDOW_S, next_window_s
+
+    begin = time.monotonic()
+    due = begin + WINDOW_S
     with view:
         while not came and not observed.is_ended:
             now = time.monotonic()
             if limit_s is not None and now - begin >= limit_s:
                 break
-            if now - updated >= UPDATE_S:
+            if now >= due:
+                spent_s = time.thread_time()
                 if view.is_due:
                     view.show(observed.update())
                 else:
                     observed.place()
-                updated = time.monotonic()
+                due = time.monotonic() + next_window_s(time.thread_time() - spent_s)
             time.sleep(LOOK_S)

@@ -1,8 +1,9 @@
 """A running process observed from outside: every thread sampled, nothing injected, nothing stopped.
 
 One thread empties the rings of all threads of all processes ten times a second, or so seldom that
-this takes ``OWN_SHARE`` of a processor, and looks for processes that were started. Samples are
-placed once a second by the caller's thread, which may take seconds over a large library's symbols.
+this takes ``OWN_SHARE`` of a processor, and looks for processes that were started. The caller's
+thread places samples, and shows what is known, so seldom that both take ``SHOWN_SHARE``; over a
+large library's symbols it may take seconds, once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ from frameworktax.stats import t_quantile
 
 OWN_SHARE = 0.005
 """Of a processor, that emptying rings and finding threads may take."""
-WINDOW_S = 1.0
+SHOWN_SHARE = 0.01
+"""Of a processor, that placing samples and showing what is known may take."""
+WINDOW_S, LONGEST_WINDOW_S = 1.0, 3.0
 """Time between two times that samples are placed; the interval of a share is over such windows."""
 MOST_WINDOWS = 64
 """Beyond, two neighbours become one."""
@@ -118,6 +121,14 @@ class Seen:
         for leaf, count in self.leaves.items() if total > 0 else ():
             counts[classify(leaf)[0], leaf.library, leaf.symbol] += count
         return tuple((*key, n / total * self.cpu_ns) for key, n in counts.most_common(SYMBOLS))
+
+
+def next_window_s(spent_s: float) -> float:
+    """Return how long to wait until samples are placed again; ``spent_s`` of a processor it took.
+
+    That is the last time: what symbols of a library take is no reason to wait for longer.
+    """
+    return min(LONGEST_WINDOW_S, max(WINDOW_S, spent_s / SHOWN_SHARE))
 
 
 def tax_share(windows: Sequence[tuple[int, int]], per: str = "thread") -> Estimate | None:
