@@ -351,7 +351,7 @@ class Gate:
 @cache
 def _answers(method: Step[..., Any]) -> msgspec.json.Decoder[Any]:
     """Return what decodes answers to a request, checked against the method's annotation."""
-    kind = get_type_hints(method)["return"] or type(None)
+    kind = get_type_hints(method)["return"]
     fields = ("answer", kind | msgspec.UnsetType, msgspec.UNSET), ("failure", Failure | None, None)
     return msgspec.json.Decoder(msgspec.defstruct("Answer", fields))
 
