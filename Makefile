@@ -65,7 +65,7 @@ test-cluster: ray ## the tests that need Ray: two nodes on loopback
 cluster-demo: ray ## a study over two Ray nodes on loopback, within five minutes
 	$(BIN)/python benchmarks/cluster_demo.py
 
-bench: install ## cost of the tool, agreement, repeatability, forked processes, stripped libraries
+bench: install ## cost of the tool, agreement with another timer, forked processes, stripped libraries
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/run_cost.py
 	$(BIN)/python benchmarks/agreement.py

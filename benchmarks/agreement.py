@@ -1,10 +1,10 @@
-"""Do the numbers agree: with another timer, with themselves, with nothing?
+"""Do the numbers agree with another timer?
 
-    python benchmarks/agreement.py [--quick] [--out FILE] [--only PART]
+    python benchmarks/agreement.py [--quick] [--out FILE]
 
-Two parts: our blocks against ``torch.utils.benchmark`` on the same callable, interleaved; two
-runtimes that are secretly the same code. Results go to
-``benchmarks/results/agreement.json``. Separate sessions are in ``calibration.py``.
+Our blocks against ``torch.utils.benchmark`` on the same callable, interleaved. Results go to
+``benchmarks/results/agreement.json``. One code under several names, and separate sessions, are in
+``calibration.py``.
 """
 
 from __future__ import annotations
@@ -15,31 +15,18 @@ import json
 import os
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 
-from common import (
-    ROOT,
-    Bench,
-    BenchmarkError,
-    Row,
-    SessionRun,
-    child,
-    measure,
-    options,
-    plain,
-)
-from frameworktax import host, models, runtimes, stats
-from frameworktax.analysis.grouping import blocks, gather
+from common import Bench, Row, child, options
+from frameworktax import host, models, runtimes
 from frameworktax.measure import timing
 from frameworktax.measure.timing import BLOCK_NS
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
 TIMER_TARGET = 0.03
-SAME_TARGET = 0.02
 
 CALLABLES = (
     Workload(model="bert-tiny", length=32, batch=1),
@@ -47,27 +34,7 @@ CALLABLES = (
     Workload(model="mlp", batch=1),
     Workload(model="resnet-18", image_size=64, batch=1),
 )
-SAME_POINTS = ("bert-tiny", "--length", "32", "--batch", "1,4")
-SAME_BUDGET_S = 45
-SAME_SESSIONS = 3
 SEED = 7
-
-SAME_CODE = """
-from frameworktax.runtimes.eager import Eager
-
-
-class SameA(Eager):
-    name = "same-a"
-
-
-class SameB(Eager):
-    name = "same-b"
-"""
-SAME_ENTRY_POINTS = """
-[frameworktax.runtimes]
-same-a = frameworktax_same:SameA
-same-b = frameworktax_same:SameB
-"""
 
 
 def main() -> int:
@@ -77,21 +44,12 @@ def main() -> int:
     if given.timers:
         print(json.dumps(timers_here(given.timers)))
         return 0
-    quick = given.quick
-    seconds = (8 if quick else 25, 20 if quick else SAME_SESSIONS * SAME_BUDGET_S)
-    bench = Bench("agreement", given, seconds)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        found = bench.part("timers", "torch.utils.benchmark, same callable", lambda: timers(quick))
-        if found:
-            tell_timers(bench, found)
-        found = bench.part("same", "two names for one code", lambda: same(folder / "same", quick))
-        if found:
-            tell_same(bench, found)
+    bench = Bench("agreement", given, [8 if given.quick else 25])
+    title = "torch.utils.benchmark, same callable"
+    found = bench.part("timers", title, lambda: timers(given.quick))
+    if found:
+        tell_timers(bench, found)
     return bench.finish()
-
-
-# --- another timer ------------------------------------------------------------------------------
 
 
 def timers(quick: bool) -> Row:
@@ -170,70 +128,6 @@ def tell_timers(bench: Bench, found: Row) -> None:
                 f"within {TIMER_TARGET:.0%}",
                 abs(off) <= TIMER_TARGET,
             )
-
-
-# --- the same code under two names -------------------------------------------------------------
-
-
-def same(folder: Path, quick: bool) -> Row:
-    package = folder / "package"
-    about = package / "frameworktax_same-1.0.dist-info"
-    about.mkdir(parents=True)
-    (package / "frameworktax_same.py").write_text(SAME_CODE)
-    (about / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: frameworktax-same\nVersion: 1.0\n"
-    )
-    (about / "entry_points.txt").write_text(SAME_ENTRY_POINTS)
-    budget = 20 if quick else SAME_BUDGET_S
-    arguments = [*SAME_POINTS, "--runtimes", "same-a,same-b", "--quiet"]
-    arguments += ["--time-budget", f"{budget}s"]
-    found = []
-    for number in range(1 if quick else SAME_SESSIONS):
-        session = measure(
-            arguments,
-            folder / f"run-{number}",
-            budget + 60,
-            env={"PYTHONPATH": os.pathsep.join((str(package), str(ROOT / "src")))},
-        )
-        found += [{"session": number, **row} for row in ratios_of(session)]
-    return {"command": " ".join(arguments), "ratios": found}
-
-
-def ratios_of(session: SessionRun) -> list[Row]:
-    """Return same-a over same-b, per batch size, from blocks of the same round."""
-    gathered, _ = gather(session.records)
-    rounds = {
-        (p.point.workload.batch, p.point.runtime): {
-            (process, turn): ns for process, turn, ns in blocks(p)
-        }
-        for p in gathered
-    }
-    found = []
-    for batch in sorted({batch for batch, runtime in rounds if runtime == "same-a"}):
-        a, b = rounds[batch, "same-a"], rounds[batch, "same-b"]
-        ratio = plain(stats.ratio_interval(a, b))
-        found.append({"batch": batch, "ratio": ratio, "paired_blocks": len(a.keys() & b.keys())})
-    if not found:
-        raise BenchmarkError("no point was measured in both runtimes")
-    return found
-
-
-def tell_same(bench: Bench, found: Row) -> None:
-    for row in found["ratios"]:
-        ratio = row["ratio"]
-        bench.row(
-            f"same-a over same-b, session {row['session'] + 1}, batch {row['batch']}",
-            f"{100 * (ratio['value'] - 1):+.2f} % ({100 * (ratio['low'] - 1):+.2f} to "
-            f"{100 * (ratio['high'] - 1):+.2f} %, {row['paired_blocks']} pairs of blocks)",
-        )
-    worst = max((row["ratio"]["value"] - 1 for row in found["ratios"]), key=abs)
-    bench.check(
-        "one code under two names, the worst ratio",
-        worst,
-        f"{100 * worst:+.2f} % of {len(found['ratios'])} ratios",
-        f"within {SAME_TARGET:.0%}",
-        abs(worst) <= SAME_TARGET,
-    )
 
 
 if __name__ == "__main__":
