@@ -17,10 +17,9 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from common import BenchmarkError, Row
+from common import Row, run
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS, TABLE_BLOCKS, EVENTS = 200_000, 20_000, 216_000
@@ -38,25 +37,6 @@ COMMANDS = {
     "page of the paper's store": ("report", "paper-store", "-o", "page.html"),
     "explain a trace of 54 MB": ("explain", "trace.json"),
 }
-
-
-def run(words: tuple[str, ...], source: Path, folder: Path) -> tuple[float, float, float]:
-    """Run a command of a version; return its wall and processor time in s, and MB."""
-    (folder / "page.html").unlink(missing_ok=True)
-    begin = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "frameworktax", *words],
-        env={**os.environ, "PYTHONPATH": str(source)},
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise BenchmarkError(f"{' '.join(words)}: exit {process.returncode} of {source}")
-    wall_s = time.perf_counter() - begin
-    return wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
 
 
 def main() -> int:
@@ -86,7 +66,11 @@ def main() -> int:
             runs: dict[str, list[tuple[float, float, float]]] = {"before": [], "now": []}
             for _ in range(given.repeats):
                 for which in coin.sample(list(sources), 2):
-                    runs[which].append(run(command, sources[which], folder))
+                    words = [sys.executable, "-m", "frameworktax", *command]
+                    (folder / "page.html").unlink(missing_ok=True)
+                    used = run(words, {"PYTHONPATH": str(sources[which])}, folder=folder)
+                    taken = used.wall_s, used.cpu_s, used.peak_bytes / 2**20
+                    runs[which].append(taken)
             least = {
                 which: [min(column) for column in zip(*runs[which], strict=True)]
                 for which in sources

@@ -1,10 +1,9 @@
-"""What the tool itself costs: per call, per sample, per command, per stored block.
+"""What the tool itself costs: per call, per sample, per command.
 
     python benchmarks/cost.py [--quick] [--only PART] [--out FILE]
 
-Parts: the harness per call, the sampler, starting the command, a round trip to a measuring
-process, and the demo of the Makefile: time to verdict, the parent's own time and memory, the size
-of its store. Results go to ``benchmarks/results/cost.json``.
+Parts: the harness per call, the sampler, starting the command, a round trip to a measuring process.
+Results go to ``benchmarks/results/cost.json``. What a session takes is in ``first_answer.py``.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import gc
 import json
 import os
 import random
-import re
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -26,15 +23,12 @@ from pathlib import Path
 from statistics import fmean, median
 
 from common import (
-    ROOT,
     Bench,
     BenchmarkError,
     Row,
     child,
     load,
-    measure,
     options,
-    percent,
     plain,
     run_command,
 )
@@ -43,14 +37,11 @@ from frameworktax.attribution import probe
 from frameworktax.attribution.sampler import Sampler, open_sampler
 from frameworktax.clock import REAL
 from frameworktax.measure import timing
-from frameworktax.measure.plan import DEFAULT_BUDGET_S
 from frameworktax.measure.process import Worker
 from frameworktax.measure.timing import BLOCK_NS
 from frameworktax.measure.worker import Server
-from frameworktax.records import Block, Workload
+from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
-from frameworktax.sweep.values import seconds
-from store_maker import line, to_json
 
 FLOOR_TARGET_NS = 1000
 SAMPLER_TARGET = 0.03
@@ -75,8 +66,7 @@ def main() -> int:
         print(json.dumps(sampled_blocks(SAMPLED[case], rounds)))
         return 0
     quick = given.quick
-    demo_arguments, budget_s = demo_command(quick)
-    bench = Bench("cost", given, (5, 25 if quick else 75, 5 if quick else 30, 2, budget_s))
+    bench = Bench("cost", given, (5, 25 if quick else 75, 5 if quick else 30, 2))
     found = bench.part("harness", "harness per call", lambda: floor(quick))
     if found:
         tell_floor(bench, found)
@@ -89,9 +79,6 @@ def main() -> int:
     found = bench.part("round_trip", "round trip to a measuring process", lambda: round_trip(quick))
     if found:
         tell_round_trip(bench, found)
-    found = bench.part("demo", "time to verdict", lambda: demo(demo_arguments, budget_s))
-    if found:
-        tell_demo(bench, found)
     return bench.finish()
 
 
@@ -329,112 +316,6 @@ def tell_round_trip(bench: Bench, found: Row) -> None:
         "round trip to a measuring process",
         f"{found['median_ns'] / 1e3:.0f} us (starting one, nothing loaded: "
         f"{found['start_s']:.2f} s)",
-    )
-
-
-# --- the demo -----------------------------------------------------------------------------------
-
-
-def demo_command(quick: bool) -> tuple[list[str], float]:
-    """Return the arguments of ``measure`` in the Makefile's demo, without its outputs, and budget.
-
-    Raises:
-        BenchmarkError: the Makefile has no such line.
-    """
-    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
-    line = re.search(r"^demo:.*\n\t\S+/frameworktax measure (.*)$", text, re.MULTILINE)
-    if line is None:
-        raise BenchmarkError("the Makefile's demo target has no 'frameworktax measure'")
-    words = shlex.split(line[1])
-    for option in ("--store", "--json", "--report"):
-        if option in words:
-            at = words.index(option)
-            del words[at : at + 2]
-    if quick:
-        words += ["--batch", "1", "--time-budget", "15s", "--runtimes", "eager,inference-mode"]
-    budgets = [after for word, after in pairwise(words) if word == "--time-budget"]
-    return words, seconds(budgets[-1], "--time-budget") if budgets else DEFAULT_BUDGET_S
-
-
-def demo(arguments: Sequence[str], budget_s: float) -> Row:
-    """Run the demo in an empty folder; watch its parent process from outside."""
-    parent = Watch()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "demo"
-        report = folder / "report.html"
-        session = measure(
-            [*arguments, "--report", str(report)], folder, 2 * budget_s + 60, watch=parent
-        )
-        store_bytes = sum(f.stat().st_size for f in (folder / "store").glob("*.jsonl"))
-        report_bytes = report.stat().st_size
-    blocks = [record for record in session.records if isinstance(record, Block)]
-    if not blocks:
-        raise BenchmarkError("the demo timed no block")
-    lines = [len(line(to_json(block))) for block in blocks]
-    cells = session.document["measurements"]
-    return {
-        "command": "frameworktax measure " + shlex.join(arguments),
-        "wall_s": session.wall_s,
-        "budget_s": budget_s,
-        "headline": session.document["headline"],
-        "points": len(cells),
-        "points_ok": sum(cell["status"] == "ok" for cell in cells),
-        "points_left_out": len(session.document["left_out"]),
-        "points_too_wide": sum(
-            any(note["code"] == "wide-interval" for note in cell["notes"]) for cell in cells
-        ),
-        "parent_cpu_s": parent.cpu_s,
-        "parent_peak_bytes": parent.peak_bytes,
-        "store_bytes": store_bytes,
-        "report_bytes": report_bytes,
-        "blocks": len(blocks),
-        "calls": sum(len(block.latency_ns) for block in blocks),
-        "block_bytes_median": median(lines),
-        "store_bytes_per_block": store_bytes / len(blocks),
-    }
-
-
-class Watch:
-    """Reads a process's own CPU time and largest resident size while it runs, children left out.
-
-    Last read at most 0.1 s before its end.
-    """
-
-    def __init__(self) -> None:
-        self.cpu_s = 0.0
-        self.peak_bytes = 0
-
-    def __call__(self, pid: int) -> None:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            status = Path(f"/proc/{pid}/status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return  # it has just ended
-        self.cpu_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-        peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-        if peak:  # absent once it is a zombie
-            self.peak_bytes = 1024 * int(peak[1])
-
-
-def tell_demo(bench: Bench, found: Row) -> None:
-    bench.row(
-        "time to verdict, the demo",
-        f"{found['wall_s']:.1f} s (budget {found['budget_s']:.0f} s), {found['points_ok']} of "
-        f"{found['points']} points, {found['points_too_wide']} wider than asked for, "
-        f"{found['points_left_out']} left out",
-    )
-    bench.row("its verdict", found["headline"])
-    share = found["parent_cpu_s"] / found["wall_s"]
-    bench.row(
-        "its parent process",
-        f"{found['parent_cpu_s']:.1f} s of CPU ({percent(share)} of one processor), "
-        f"{found['parent_peak_bytes'] / 1e6:.0f} MB",
-    )
-    bench.row(
-        "its store",
-        f"{found['store_bytes'] / 1e3:.0f} kB, {found['store_bytes_per_block']:.0f} bytes a block "
-        f"({found['blocks']} blocks, {found['calls']} calls; report "
-        f"{found['report_bytes'] / 1e6:.1f} MB)",
     )
 
 

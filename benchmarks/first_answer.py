@@ -4,8 +4,9 @@
 
 Times are held against importing torch in the same minute, on a machine that does nothing else.
 Parts: an own module in one runtime; the Makefile's demo with three processes for each point, with
-an empty cache and again; every runtime that is available here; the grid of ``peer.py``. Results go
-to ``benchmarks/results/first_answer.json``.
+an empty cache and again; every runtime that is available here; the grid of ``peer.py``. Beside the
+times what the parent process took, and the size of the store. Results go to
+``benchmarks/results/first_answer.json``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import ROOT, Bench, BenchmarkError, Row, options, percent, run_command
+from common import ROOT, Bench, BenchmarkError, Row, Watch, options, percent, run_command
 
 OWN_MODULE = """
 import torch
@@ -66,6 +67,12 @@ def main() -> int:
                 run["whole_s"] <= wanted,
             )
             check_coverage(bench, f"demo {name}", run)
+            bench.row(
+                f"demo {name}, parent process and store",
+                f"{run['parent_cpu_s']:.1f} s of CPU "
+                f"({percent(run['parent_cpu_s'] / run['whole_s'])} of one processor), "
+                f"{run['parent_peak_bytes'] / 1e6:.0f} MB; {run['store_bytes'] / 1e3:.0f} kB",
+            )
             if run["own_tax"] is not None:
                 share = run["own_tax"]["share"]
                 bench.check(
@@ -135,6 +142,7 @@ def command(arguments: Sequence[str], folder: Path, name: str) -> Row:
     begin = time.monotonic()
     first_s = None
     lines = []
+    parent = Watch()
     with subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
@@ -146,10 +154,12 @@ def command(arguments: Sequence[str], folder: Path, name: str) -> Row:
     ) as process:
         for line in process.stdout or ():
             lines.append(line.rstrip())
+            parent(process.pid)
             if first_s is None and VALUE.search(line):
                 first_s = time.monotonic() - begin
             if time.monotonic() - begin > LIMIT_S:
                 process.kill()
+        parent(process.pid)  # it has ended, and is not waited for yet: its time is whole
     whole_s = time.monotonic() - begin
     if process.returncode != 0 or first_s is None:
         raise BenchmarkError(f"exit {process.returncode}: {lines[-1] if lines else ''}")
@@ -167,6 +177,9 @@ def command(arguments: Sequence[str], folder: Path, name: str) -> Row:
         "whole_s": whole_s,
         **run["points"],
         "missing": missing,
+        "parent_cpu_s": parent.cpu_s,
+        "parent_peak_bytes": parent.peak_bytes,
+        "store_bytes": sum(f.stat().st_size for f in (folder / f"store-{name}").glob("*.jsonl")),
         "own_tax": run.get("own_tax"),
         "headline": run["headline"],
     }

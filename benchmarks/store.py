@@ -3,7 +3,7 @@
 A made-up store (store_maker.py) of 1,000,000 measured blocks over 50,000 points in 100 sessions,
 lines and lengths as in real ones, and one of 20,000 points whose whole table is printed. Each part
 is a command as a user types it, in a fresh process, with the files in the operating system's cache;
-memory is that of all its processes together.
+memory is the peak of its resident pages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import store_maker
-from common import Bench, BenchmarkError, Row, options, run_command
+from common import Bench, BenchmarkError, Row, Watch, options, run_command
 
 BLOCKS, TABLE_BLOCKS = 1_000_000, 400_000
 """Of both stores; 20 are of one point."""
@@ -91,38 +91,22 @@ def _timed(arguments: Sequence[str], repeats: int) -> Row:
 
 
 def _run(arguments: Sequence[str]) -> Row:
-    peaks: dict[int, int] = {}
+    watch = Watch()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text, wall_s = run_command([*COMMAND, *arguments], 300, watch=lambda pid: _watch(pid, peaks))
+    text, wall_s = run_command([*COMMAND, *arguments], 300, watch=watch)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if not text.strip() and "--quiet" not in arguments:
         raise BenchmarkError("it printed nothing")
     lines = text.strip().splitlines()
-    # Where the temporary folder was is nobody's business.
+    # Where the temporary folder was is no one's business.
     said = re.sub(r"/\S*/frameworktax-store-\w+/", "", lines[-1]) if lines else ""
     return {
         "wall_s": round(wall_s, 3),
         "cpu_s": round(cpu_s, 3),
-        "memory_bytes": sum(peaks.values()),
+        "memory_bytes": watch.peak_bytes,
         "said": said,
     }
-
-
-def _watch(pid: int, peaks: dict[int, int]) -> None:
-    """Keep the peak memory of a process and of those it started, by process."""
-    waiting = [pid]
-    while waiting:
-        one = waiting.pop()
-        try:
-            status = Path(f"/proc/{one}/status").read_text()
-            children = Path(f"/proc/{one}/task/{one}/children").read_text()
-        except OSError:
-            continue  # it has ended
-        waiting += map(int, children.split())
-        for line in status.splitlines():
-            if line.startswith("VmHWM:"):
-                peaks[one] = max(peaks.get(one, 0), int(line.split()[1]) * 1024)
 
 
 def _tell(bench: Bench, name: str, title: str, found: Row) -> None:

@@ -15,14 +15,11 @@ address space, so that reading it whole would fail.
 from __future__ import annotations
 
 import json
-import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -31,7 +28,9 @@ from common import (
     Bench,
     BenchmarkError,
     Row,
+    Used,
     options,
+    run,
     run_command,
     say,
     shown,
@@ -49,16 +48,7 @@ LARGE_EVENTS, LARGE_LIMIT = 1_200_000, 700 << 20
 """About 300 MB, under a limit of 700 MB on the address space: numpy and Python map half of it."""
 WHOLE_EVENTS, WHOLE_LIMIT = 7_950_000, 2048 << 20
 FASTER_TARGET, MEMORY_TARGET = 5.0, 6.0
-
-
-@dataclass(frozen=True)
-class Used:
-    """What one process took."""
-
-    wall_s: float
-    cpu_s: float
-    peak_bytes: int
-    output: str
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def main() -> int:
@@ -119,33 +109,9 @@ def install(tracelens: Path | None) -> Row:
     return found
 
 
-def run(command: list[str], limit_bytes: int | None = None) -> Used:
-    """Run a process to its end, perhaps under a limit on its address space."""
-
-    def limit() -> None:
-        if limit_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
-
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        begin = time.monotonic()
-        process = subprocess.Popen(command, stdout=out, stderr=err, env=env, preexec_fn=limit)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_s = time.monotonic() - begin
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        err.seek(0)
-        if process.returncode:
-            lines = err.read().strip().splitlines()
-            raise BenchmarkError(f"exit {process.returncode}: {lines[-1] if lines else ''}")
-        return Used(
-            wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, out.read().strip()
-        )
-
-
 def ours(path: Path, limit_bytes: int | None = None) -> Used:
     command = [sys.executable, "-m", "frameworktax", "explain", str(path), "--json", "-"]
-    return run(command, limit_bytes)
+    return run(command, ONE_THREAD, limit_bytes=limit_bytes)
 
 
 def device_ns(output: str) -> int:
@@ -163,7 +129,7 @@ def side_by_side(file: Path, installed: Row, rounds: int) -> Row:
             if name in failed:
                 continue
             try:
-                used[name].append(run([str(PYTHON), str(DRIVER), name, str(file)]))
+                used[name].append(run([str(PYTHON), str(DRIVER), name, str(file)], ONE_THREAD))
             except BenchmarkError as error:
                 failed[name] = shown(error)
     packed = file.with_suffix(".json.gz")
