@@ -22,7 +22,6 @@ import ctypes
 import math
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,6 +35,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
 
 import native_code
+from timed_parts import Part, Second, Timed, python_loop
 
 from common import Bench, BenchmarkError, options
 from frameworktax.attribution import attribute_cpu
@@ -48,7 +48,6 @@ BESIDE_MS = 0.3
 """Other work of a call, at most: what is put in is then a good part of the samples."""
 FEW_SAMPLES, MORE = ("second thread", 0.1), 4
 """Most of that call is waiting: a round has a few hundred samples of what was put in, ± 8 %."""
-Part = Callable[[], Any]
 
 
 def lines(call: Part, threads: int = 1, sampled_ns: int = SAMPLED_NS) -> tuple[Counter[str], int]:
@@ -63,18 +62,6 @@ def lines(call: Part, threads: int = 1, sampled_ns: int = SAMPLED_NS) -> tuple[C
     return Counter({line: count * each for line, count in counts.items()}), found["calls"]
 
 
-class Timed:
-    """A part of a call that notes its thread's processor time."""
-
-    def __init__(self, part: Part) -> None:
-        self.part, self.spent_ns = part, 0
-
-    def __call__(self) -> None:
-        begin = time.thread_time_ns()
-        self.part()
-        self.spent_ns += time.thread_time_ns() - begin
-
-
 class TimesItself(Timed):
     """A part that returns the processor time of what it is."""
 
@@ -82,29 +69,15 @@ class TimesItself(Timed):
         self.spent_ns += self.part()
 
 
-class Second:
-    """Runs a part in a second thread and waits for it."""
+def handed(part: Part) -> Part:
+    """Return a call that has a second thread run a part, and waits for it."""
+    second = Second()
 
-    def __init__(self, part: Part) -> None:
-        self._part = part
-        self._begin, self._done = threading.Semaphore(0), threading.Semaphore(0)
-        threading.Thread(target=self._run, daemon=True).start()
+    def call() -> None:
+        second.begin(part)
+        second.wait()
 
-    def _run(self) -> None:
-        while True:
-            self._begin.acquire()
-            self._part()
-            self._done.release()
-
-    def __call__(self) -> None:
-        self._begin.release()
-        self._done.acquire()
-
-
-def python_loop(count: int) -> None:
-    """Keep the interpreter busy."""
-    for _ in range(count):
-        pass
+    return call
 
 
 def lasting(function: Callable[[int], Any], ms: float, count: int) -> Part:
@@ -149,7 +122,7 @@ def put_in(kind: str, ms: float, rounds: int) -> list[float]:
     calls: list[tuple[Part, Timed]] = []
     for part in (partial(function, 0), lasting(function, ms, count)):
         timed = clock(part)
-        calls.append((Second(timed) if threads == 2 else timed, timed))
+        calls.append((handed(timed) if threads == 2 else timed, timed))
     found = []
     for _ in range(rounds):
         back, known = [], []

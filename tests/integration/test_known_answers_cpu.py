@@ -8,7 +8,6 @@ spin are up to 12 % slower on some processors, because vector units and caches c
 from __future__ import annotations
 
 import mmap
-import threading
 import time
 from collections import Counter
 from functools import partial
@@ -17,6 +16,7 @@ from statistics import median
 import native_code
 import pytest
 from attempts import attempted, in_attempts
+from timed_parts import Second, Timed, python_loop
 
 from frameworktax.attribution import attribute_cpu, machine_code, perf_event, probe
 from frameworktax.attribution.buckets import classify
@@ -102,42 +102,24 @@ needs_machine_code = pytest.mark.skipif(
 )
 
 
-def per_call(call, spent, **more):
-    """Sample for 2.5 s of CPU time; return ns of a call: in all, by line, and what was spent.
+def per_call(call, timed, **more):
+    """Sample for 2.5 s of CPU time; return ns of a call: in all, by line, and of its parts.
 
     On a busy host that takes longer, and the number of samples is the same.
     """
     lines, calls, ran = Counter(), 0, 0
-    for known in spent:
-        spent[known] = 0
+    for part in timed.values():
+        part.spent_ns = 0
     while ran < 2500 * MS:
         record = attribute_cpu(call, duration_ns=500 * MS, **more)
         calls += record["calls"]
         ran += record["wall_ns"] - record["off_cpu_ns"]
         for stretch in record["samples"]:
             lines.update(stretch)
-    known = {name: ns / calls for name, ns in spent.items()}
+    known = {name: part.spent_ns / calls for name, part in timed.items()}
     # Nothing here calls the operating system: this is ticks that a hypervisor took, in all alike.
     del lines["system"]
     return ran / calls, {n: ran / calls * c / lines.total() for n, c in lines.items()}, known
-
-
-class Timed:
-    """A part of a call, and what it takes of its thread's CPU time, clocks and all."""
-
-    def __init__(self, part, spent, name):
-        self.part, self.spent, self.name = part, spent, name
-
-    def __call__(self):
-        begin = time.thread_time_ns()
-        self.part()
-        self.spent[self.name] += time.thread_time_ns() - begin
-
-
-def python_loop(count):
-    """Keep the interpreter busy without a system call."""
-    for _ in range(count):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -154,10 +136,10 @@ def timed_loops(compiled):
         return lambda ns: partial(function, round(ns * pace))
 
     spin, arithmetic = compiled(native_code.SPIN, "spin"), compiled(ARITHMETIC_C, "arithmetic")
-    spent = Counter()
+    empty = Timed(partial(arithmetic, 0))
     for _ in range(3000):  # what a call into C takes is no work of the loop
-        Timed(partial(arithmetic, 0), spent, "empty")()
-    return lasting(python_loop), lasting(spin), lasting(arithmetic), spent["empty"] / 3000
+        empty()
+    return lasting(python_loop), lasting(spin), lasting(arithmetic), empty.spent_ns / 3000
 
 
 @pytest.fixture
@@ -171,10 +153,9 @@ def sampled_often(monkeypatch):
 @pytest.mark.parametrize(("where", "ms"), [("python", 1), ("native", 10)])
 def test_host_and_kernel_time_come_back_within_5_percent(timed_loops, where, ms):
     python, native, arithmetic, empty = timed_loops
-    spent = {"host": 0, "kernel": 0, "empty": 0}
-    first = Timed(arithmetic(0), spent, "empty")  # a call right after other work is dearer
-    host = Timed((python if where == "python" else native)(ms * MS), spent, "host")
-    kernel = Timed(arithmetic(ms * MS), spent, "kernel")
+    first = Timed(arithmetic(0))  # a call right after other work is dearer
+    host = Timed((python if where == "python" else native)(ms * MS))
+    kernel = Timed(arithmetic(ms * MS))
 
     def call():
         host()
@@ -182,7 +163,7 @@ def test_host_and_kernel_time_come_back_within_5_percent(timed_loops, where, ms)
         kernel()
 
     def check():
-        whole, lines, known = per_call(call, spent)
+        whole, lines, known = per_call(call, {"host": host, "kernel": kernel})
         computed = known["kernel"] - empty
         beside = whole - known["host"] - computed  # calls and clocks
         print(f"{where} {ms} ms: {lines} of {known}, beside {beside:.0f}")
@@ -203,9 +184,8 @@ def test_a_longer_product_is_kernel_time_within_5_percent():
     torch.set_num_threads(1)
     a, b, out = (torch.randn(320, 320) for _ in range(3))
     short = [t[:2, :2].clone() for t in (a, b, out)]
-    spent = {"first": 0, "product": 0}
-    first = Timed(partial(torch.mm, short[0], short[1], out=short[2]), spent, "first")
-    product = Timed(partial(torch.mm, a, b, out=out), spent, "product")
+    first = Timed(partial(torch.mm, short[0], short[1], out=short[2]))
+    product = Timed(partial(torch.mm, a, b, out=out))
 
     def call():
         python_loop(50_000)
@@ -213,33 +193,11 @@ def test_a_longer_product_is_kernel_time_within_5_percent():
         product()
 
     def check():
-        _, lines, known = per_call(call, spent)
+        _, lines, known = per_call(call, {"first": first, "product": product})
         print(f"{lines} of {known}")
         assert lines["kernel"] / known["product"] == pytest.approx(1, abs=0.05)
 
     attempted(check)
-
-
-class Second:
-    """A second thread that runs what it is given, while the first goes on."""
-
-    def __init__(self):
-        self._begin, self._done = threading.Semaphore(0), threading.Semaphore(0)
-        self._given = None
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self):
-        while True:
-            self._begin.acquire()
-            self._given()
-            self._done.release()
-
-    def begin(self, what):
-        self._given = what
-        self._begin.release()
-
-    def wait(self):
-        self._done.acquire()
 
 
 @needs_machine_code
@@ -252,10 +210,9 @@ def test_two_threads_that_compute_and_one_that_is_in_python(timed_loops):
     """
     python, _, arithmetic, _ = timed_loops
     second, ms = Second(), 10
-    spent = {"host": 0, "short": 0, "long": 0}
-    host = Timed(python(ms * MS), spent, "host")
-    short = Timed(arithmetic(0.5 * ms * MS), spent, "short")
-    long = Timed(arithmetic(ms * MS), spent, "long")
+    host = Timed(python(ms * MS))
+    short = Timed(arithmetic(0.5 * ms * MS))
+    long = Timed(arithmetic(ms * MS))
 
     def call():
         host()
@@ -264,7 +221,8 @@ def test_two_threads_that_compute_and_one_that_is_in_python(timed_loops):
         second.wait()
 
     def check():
-        _, lines, known = per_call(call, spent, threads=2)
+        parts = {"host": host, "short": short, "long": long}
+        _, lines, known = per_call(call, parts, threads=2)
         print(f"{lines} of {known}")
         # A hypervisor's time is in the lines and not in the clocks: one line against the other.
         ratio = lines["kernel"] / lines["python"]
