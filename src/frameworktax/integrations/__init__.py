@@ -1,1 +1,1 @@
-"""Other tools: pytest, trackers, readers of their files."""
+"""Other tools: pytest, notebooks, trackers, metrics in production, readers of their files."""
