@@ -32,6 +32,7 @@ DOCUMENTS = [
     ROOT / "CHANGELOG.md",
     *sorted(page for page in DOCS.rglob("*.md") if DOCS / "results" not in page.parents),
 ]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.md"))
 BLOCKS = [block for document in DOCUMENTS for block in markdown_blocks.blocks(document)]
 RUN = ("bash", "console", "python")
 KNOWN = {*RUN, "text", "json", "toml", "yaml", ""}
@@ -139,7 +140,9 @@ def links(document: Path) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", markdown_blocks.prose(document))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, *EXAMPLES], ids=lambda d: f"{d.parent.name}-{d.name}"
+)
 def test_links_lead_somewhere(document):
     for link in links(document):
         if link.startswith("https://"):
