@@ -9,6 +9,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 
 import pytest
@@ -42,3 +43,17 @@ def collect_only_what_is_new():
     """Leave what is imported to no collection: each timed block makes one, of seconds otherwise."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Return a function that runs the command line in this process: (exit code, output, errors)."""
+    from frameworktax import cli
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["frameworktax", *words])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        return leaving.value.code or 0, *capsys.readouterr()
+
+    return run

@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hurried
 import pytest
 
-from frameworktax import cli
 from frameworktax.measure.template import Templates
 
 MEASURING = ("measure", "sweep")
@@ -73,7 +73,7 @@ class Here(Shell):
     """Runs the command line in this process, which has imported what it needs."""
 
     patch: pytest.MonkeyPatch
-    captured: pytest.CaptureFixture[str]
+    command: Callable[..., tuple[int, str, str]]
 
     def __call__(self, *words: str, timeout: float = 0, **variables: str) -> Ran:
         with self.patch.context() as patch:
@@ -81,19 +81,13 @@ class Here(Shell):
                 patch.setenv(name, value)
             patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # templates serve one environment
             patch.chdir(self.folder)
-            patch.setattr(sys, "argv", ["frameworktax", *words])
-            with pytest.raises(SystemExit) as left:
-                cli.main()
-        said = self.captured.readouterr()
-        return Ran(left.value.code or 0, said.out, said.err)
+            return Ran(*self.command(*words))
 
 
 @pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Here:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]) -> Here:
     """For commands that measure nothing; those that measure run in a process of their own."""
-    return Here(tmp_path, monkeypatch, capsys)
+    return Here(tmp_path, monkeypatch, command)
 
 
 @pytest.fixture(scope="module")

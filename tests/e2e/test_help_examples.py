@@ -3,7 +3,6 @@
 import gzip
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import comparison_records as comparison
@@ -80,15 +79,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "line"), CHEAP, ids=[line for _, line in CHEAP])
-def test_a_cheap_example_runs(name, line, folder, monkeypatch, capsys):
+def test_a_cheap_example_runs(name, line, folder, monkeypatch, command):
     monkeypatch.chdir(folder)
     monkeypatch.setenv(cache.VARIABLE, str(folder / "cache"))
-    monkeypatch.setattr(sys, "argv", shlex.split(line))
-    with pytest.raises(SystemExit) as leaving:
-        cli.main()
-    said = capsys.readouterr()
-    assert leaving.value.code in (0, None), said.err
-    assert said.out and not said.err
+    code, out, err = command(*shlex.split(line)[1:])
+    assert (code, err) == (0, "")
+    assert out
 
 
 def test_the_help_text_needs_no_options_of_a_verb():

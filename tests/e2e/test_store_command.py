@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
 
 import markdown_blocks
@@ -11,7 +10,7 @@ import pytest
 import sample_records as data
 from sample_records import to_json
 
-from frameworktax import cli, store
+from frameworktax import store
 from frameworktax.records import Session
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +36,8 @@ def fill(folder: Path, hour: int) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs a command line in a folder: (exit code, output, errors)."""
+def run(tmp_path, monkeypatch, command):
+    """Return a function that runs a command line in a folder, as ``command`` does."""
     for name, hour in NAMES.items():
         fill(tmp_path / name, hour)
     monkeypatch.chdir(tmp_path)
@@ -46,15 +45,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "120")
     # Sessions of other tests may be running: no cache that they use may be pruned.
     monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
-
-    def command(line: str):
-        monkeypatch.setattr(sys, "argv", shlex.split(os.path.expandvars(line)))
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        printed = capsys.readouterr()
-        return leaving.value.code or 0, printed.out, printed.err
-
-    return command
+    return lambda line: command(*shlex.split(os.path.expandvars(line))[1:])
 
 
 def refused(ran) -> str:

@@ -32,17 +32,8 @@ DRIVES = "\x1b]0;title\x07\x1b[2Jname\u202eeman\u200b\x9b31m\x00\n"
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command line in this process: its code, output, errors."""
+def run(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["frameworktax", *words])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        said = capsys.readouterr()
-        return leaving.value.code, said.out, said.err
-
     return command
 
 

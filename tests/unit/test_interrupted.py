@@ -1,14 +1,13 @@
 """A session ended by Ctrl-C or its budget: what was measured, and how many points of how many."""
 
 import json
-import sys
 from pathlib import Path
 
 import fake_measuring
 import pytest
 import sample_records
 
-from frameworktax import api, cli, store
+from frameworktax import api, store
 from frameworktax.errors import FrameworktaxError, NothingMeasuredError
 from frameworktax.measure.plan import Plan, points_for
 from frameworktax.records import LeftOut, Outcome, Subject, Workload
@@ -50,22 +49,18 @@ class CutShort(Interrupted):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(Interrupted, "after", 4)
     monkeypatch.setattr(CutShort, "after", 4)
     monkeypatch.setattr(Halfway, "after", 4)
 
-    def command(session, *words):
+    def measured(session, *words):
         monkeypatch.setattr(api, "MeasuringSession", session)
-        monkeypatch.setattr(sys, "argv", ["frameworktax", *words])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        printed = capsys.readouterr()
-        return leaving.value.code or 0, printed.out, printed.err
+        return command(*words)
 
-    return command
+    return measured
 
 
 def left_out():

@@ -1,6 +1,5 @@
 """--quiet and --verbose: the same on every verb, and not both."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import comparison_records as made
 import pytest
 import sample_records as data
 
-from frameworktax import cli
 from frameworktax.records import Note, Outcome
 
 ABLATION = Path(__file__).parents[2] / "docs/results/ablation/store"
@@ -24,7 +22,7 @@ VERBS = {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -38,14 +36,6 @@ def run(tmp_path, monkeypatch, capsys):
     made.write(tmp_path / "before", made.session(batches=(1, 2)))
     slower = dict.fromkeys(made.LATENCY_NS, 1.5)
     made.write(tmp_path / "after", made.session(made.NEW, batches=(1, 2), factors=slower))
-
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["frameworktax", *words])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        printed = capsys.readouterr()
-        return leaving.value.code or 0, printed.out, printed.err
-
     return command
 
 

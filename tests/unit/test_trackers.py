@@ -13,7 +13,6 @@ import pytest
 import sample_records as data
 
 import frameworktax as ft
-from frameworktax import cli
 from frameworktax.analysis.document import build
 from frameworktax.errors import UsageError
 from frameworktax.integrations import trackers
@@ -189,21 +188,17 @@ def test_a_missing_extra_names_itself(results, monkeypatch, name):
     assert name in trackers.TRACKERS
 
 
-def test_from_the_command_line(tmp_path, monkeypatch, capsys):
+def test_from_the_command_line(tmp_path, monkeypatch, command):
     data.write(tmp_path / "store", data.sample_records())
     runs = []
     fake = fake_mlflow(runs, [])
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     monkeypatch.setitem(sys.modules, "mlflow.exceptions", fake.exceptions)
 
-    def command(*words):
-        words = "frameworktax", "store", "export", str(tmp_path / "store"), *words
-        monkeypatch.setattr(sys, "argv", list(words))
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        return leaving.value.code or 0, *capsys.readouterr()
-
-    code, out, err = command("--to", "mlflow", "--where", "runtime=eager", "--where", "batch=1,8")
+    export = "store", "export", str(tmp_path / "store")
+    code, out, err = command(
+        *export, "--to", "mlflow", "--where", "runtime=eager", "--where", "batch=1,8"
+    )
     assert (code, err) == (0, "")
     assert re.fullmatch(r"[^\n]*mlflow: 2 points in id-1\n", out)
     assert [r["name"] for r in runs[1:]] == [f"bert-mini, eager, batch {b}" for b in (1, 8)]
@@ -212,7 +207,7 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
         (): "Missing option '--to'",
         ("-o", "t.csv"): "frameworktax report STORE -o points.csv writes the table",
     }.items():
-        code, out, err = command(*words)
+        code, out, err = command(*export, *words)
         assert (code, out) == (2, "")
         assert said in err
 
