@@ -4,9 +4,8 @@
 
 Times are held against importing torch in the same minute, on a machine that does nothing else.
 Parts: an own module in one runtime; the Makefile's demo with three processes for each point, with
-an empty cache and again; every runtime that is available here; the grid of ``peer.py``. Beside the
-times what the parent process took, and the size of the store. Results go to
-``benchmarks/results/first_answer.json``.
+an empty cache and again; every runtime that is available here. Beside the times what the parent
+process took, and the size of the store. Results go to ``benchmarks/results/first_answer.json``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ VALUE = re.compile(r"\d (ns|µs|ms|s) ±|\d (ns|µs|ms|s)\b.*batch|batch.*\d (ns
 def main() -> int:
     """Measure, print and write."""
     asked = options(__doc__.splitlines()[0]).parse_args()
-    bench = Bench("first_answer", asked, (60, 240, 400, 200))
+    bench = Bench("first_answer", asked, (60, 240, 400))
     if found := bench.part("own", "an own module, one runtime, one batch", own_module):
         one = found["import_torch_s"]
         for what, factor, rest in (("first_value", 2, 3), ("whole", 4, 6)):
@@ -80,9 +79,6 @@ def main() -> int:
                 )
     if found := bench.part("all", "every runtime available here", every_runtime):
         check_coverage(bench, "every runtime on bert-tiny", found)
-    if found := bench.part("grid", "bert-mini, batches 1, 4, 16, eager and inductor", grid):
-        check_coverage(bench, "bert-mini in eager and inductor", found)
-        bench.row("bert-mini in eager and inductor, whole command", f"{found['whole_s']:.1f} s")
     return bench.finish()
 
 
@@ -120,13 +116,6 @@ def every_runtime() -> Row:
     """Return the times of bert-tiny in all runtimes, without a budget given."""
     with tempfile.TemporaryDirectory() as folder:
         return command(["bert-tiny", "--runtimes", "all", "--batch", "1,8"], Path(folder), "run")
-
-
-def grid() -> Row:
-    """Return the times of the peer's grid."""
-    arguments = ["bert-mini", "--runtimes", "eager,inductor", "--batch", "1,4,16"]
-    with tempfile.TemporaryDirectory() as folder:
-        return command(arguments, Path(folder), "run")
 
 
 def command(arguments: Sequence[str], folder: Path, name: str) -> Row:
