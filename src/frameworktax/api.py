@@ -11,7 +11,6 @@ import gc
 import importlib.util
 import math
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax import host, store
 from frameworktax.analysis.document import build
+from frameworktax.analysis.grouping import gather
 from frameworktax.errors import NothingMeasuredError, UsageError, check_suffix, needs
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
@@ -35,7 +35,7 @@ from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.user import unpack
-from frameworktax.records import Block, LeftOut, Measurement, Note, Record, Run, Workload
+from frameworktax.records import LeftOut, Measurement, Note, Record, Run, Workload
 from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:
@@ -285,9 +285,9 @@ def _run_plan(
     asked = plan.points
     if resume and any(folder.glob("*.jsonl")):
         earlier, damage = store.read(folder)
-        blocks = Counter((r.session, r.point) for r in earlier if isinstance(r, Block))
-        timed = {point for (_, point), count in blocks.items() if count > 1}  # one has no latency
-        plan = replace(plan, points=tuple(p for p in asked if p.key() not in timed))
+        known = gather(earlier)[0]
+        timed = {one.point for one in known if one.latency is not None and not one.cut_off}
+        plan = replace(plan, points=tuple(point for point in asked if point not in timed))
     if not plan.points:
         return _results(build(earlier, until=plan.until, asked=asked), damage, folder)
     ended: NothingMeasuredError | KeyboardInterrupt | None = None

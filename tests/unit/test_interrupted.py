@@ -174,3 +174,27 @@ def test_what_a_killed_session_left_torn_is_noted_by_the_one_that_goes_on(tmp_pa
     for points in ((one, two), (one,)):
         found = api.run_plan(Plan(points=points, folder=tmp_path), tmp_path / "s", resume=True)
         assert [note.code for note in found.run.notes].count("torn-line") == 1
+
+
+@pytest.mark.parametrize(("ended", "shards"), [(False, 2), (True, 1)])
+def test_what_a_killed_session_had_begun_is_measured_again(tmp_path, monkeypatch, ended, shards):
+    """As a sweep does it, and as the report says it: two blocks of one round each are no end."""
+
+    class Killed(fake_measuring.FakeSession):
+        def _point(self, point):
+            self._write(Subject(session="", point=point, paradigm="eager"))
+            for block in sample_records.blocks(point, 1000)[:2]:
+                self._write(block)
+            if ended:
+                key = point.key()
+                self._write(Outcome(session="", point=key, process=0, status="ok"))
+
+    plan = Plan(
+        points=points_for(Workload(model="bert-tiny"), batches=[1], runtimes=["eager"]),
+        folder=tmp_path,
+    )
+    for session in (Killed, fake_measuring.FakeSession):
+        monkeypatch.setattr(api, "MeasuringSession", session)
+        found = api.run_plan(plan, tmp_path / "s", resume=True)
+    assert len(list((tmp_path / "s").iterdir())) == shards
+    assert found.run.points.measured == 1
