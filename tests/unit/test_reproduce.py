@@ -1,7 +1,9 @@
 """The paper's claims: rules on exact numbers, verdicts that follow the data."""
 
+import itertools
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,6 +200,55 @@ def test_free_width_is_told_like_free_batch():
     assert flat
     at_least = claims.RULES["free"](part("free", axis="width", of={}), printed[:2])
     assert at_least.high == math.inf
+
+
+def curve_of(name, latencies, batches=(1, 4, 16)):
+    return [row(v, batch=b, model=name) for b, v in zip(batches, latencies, strict=True)]
+
+
+def test_free_values_between_the_same_measured_values_have_no_order():
+    """Flat to 3 and then 1.5 is freer than a steady rise to 1.45; at 1 and 4 both look alike."""
+    ratio = part("free_ratio", of={"model": "a"}, to={"model": "b"}, above=None, below=1.0)
+    alike = curve_of("a", (1.0, 1.5, 6.0)) + curve_of("b", (1.0, 1.45, 5.8))
+    found = claims.RULES["free_ratio"](ratio, alike)
+    assert found.value < 1
+    assert (found.low, found.high) == (1 / 4, 4.0)
+    apart = curve_of("a", (1.0, 1.5, 6.0)) + curve_of("b", (1.0, 1.05, 2.0))
+    found = claims.RULES["free_ratio"](ratio, apart)
+    assert (found.low, found.high) == (1 / 16, 1.0)
+    assert verdict_of(found, None, 1.0) == "holds"
+    assert verdict_of(found, 1.1, None) == "does-not-hold"
+    free = claims.RULES["free"](part("free", of={"model": "a"}), apart)
+    assert (free.low, free.high) == (1.0, 4.0)
+    assert 1 < free.value < 4
+
+
+def test_what_noise_may_leave_free_at_the_last_value_has_no_upper_end():
+    noisy = [
+        replace(r, columns={(p, i): r.numbers["latency"].value * x for i in range(5)
+                            for p, x in enumerate((1.0, 1.0, 1.0 + 0.1 * (r.at["batch"] == 4)))})
+        for r in curve_of("a", (1.0, 1.12), (1, 4))
+    ]  # fmt: skip
+    value, bound = claims.free_value(noisy, "batch")
+    assert not bound
+    assert value.high == 4
+    assert claims.RULES["free"](part("free", of={}), noisy).high == math.inf
+
+
+def test_a_noisy_point_may_be_the_slowest():
+    rows = [row(1.0, 0.01), row(1.2, 0.01, model="b"), row(1.1, 0.5, model="c")]
+    found = claims.RULES["spread"](part("spread", of={}), rows)
+    assert found.value == pytest.approx(1.2)
+    assert verdict_of(found, None, 1.25) == "cannot-be-judged"
+    assert verdict_of(claims.RULES["spread"](part("spread"), rows[:2]), None, 1.25) == "holds"
+
+
+def test_pairs_may_differ_in_what_a_claim_sets_apart():
+    half = [row(6.0, precision="float16", batch=b) for b in (1, 16)]
+    single = [row(v, precision="float32", batch=b) for b, v in ((1, 6.0), (16, 24.0), (64, 96.0))]
+    of, to = {"precision": "float16", "batch": "last"}, {"precision": "float32"}
+    saved = claims.RULES["mean_reduction"](part("mean_reduction", of=of, to=to), half + single)
+    assert saved.value == pytest.approx(0.75)
 
 
 def test_a_curve_with_too_few_blocks_is_in_the_page_with_the_reason():
@@ -448,6 +499,30 @@ def test_a_device_of_any_number_has_a_name(index, platform, name):
     assert told_of("figure-9", records).machines == (f"{name} with {data.ENVIRONMENT.cpu}",)
 
 
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA GeForce GTX 1080 Ti", 22.78),
+        ("Tesla V100-SXM2-32GB", 28.26),
+        ("NVIDIA GeForce RTX 2080 Ti", 26.90),
+        ("Quadro RTX 8000", 32.62),
+        ("NVIDIA GeForce RTX 3090", 35.89),
+        ("NVIDIA RTX A6000", 38.71),
+        ("NVIDIA A100-SXM4-40GB", 77.97),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA GeForce GTX 1080", None),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
+        ("NVIDIA H100 80GB HBM3", None),
+    ],
+)
+def test_the_papers_devices_are_found_by_the_names_that_drivers_give(name, peak):
+    gpu = {"index": 0, "name": name}
+    _, (printed, _) = results._device(replace(data.ENVIRONMENT, gpus=(gpu,)), "cuda:0")
+    assert printed == peak
+    parted = replace(data.ENVIRONMENT, gpus=({**gpu, "mig_mode": "Enabled"},))
+    assert results._device(parted, "cuda:0")[1] == (None, None)
+
+
 def test_a_point_that_is_missing_leaves_the_peaks_of_its_machine_known():
     lost = replace(planned_points("figure-9", "small")[0], platform="cuda:0").key()
     kept = [record for record in hardware() if point_key(record) != lost]
@@ -487,11 +562,50 @@ def test_one_machine_alone_cannot_be_judged_and_two_say_too_little():
     assert verdicts(told_of("figure-9", hardware()))["C9.free"] == "cannot-be-judged"
 
 
-def test_shares_of_many_pairs_are_told():
-    assert claims.share([True] * 6).low > 0.5
-    assert claims.share([False] * 6).high < 0.5
+def test_pairs_of_machines_are_not_independent():
+    """Of machines in any order at most one in 20 says that a claim of pairs holds, or that not."""
+    for n in (4, 5, 6, 7):
+        orders = [*itertools.permutations(range(n))]
+        pairs = [*itertools.combinations(range(n), 2)]
+        agreeing = Counter(sum(x[i] < x[j] for i, j in pairs) for x in orders)
+        holds = fails = 0
+        for number, times in agreeing.items():
+            agree = {(str(i), str(j)): k < number for k, (i, j) in enumerate(pairs)}
+            found = claims.share(agree)
+            assert found.low <= found.value == number / len(pairs) <= found.high
+            holds += times * (found.low > 0.5)
+            fails += times * (found.high < 0.5)
+        assert 0 < holds <= 0.05 * len(orders)
+        assert 0 < fails <= 0.05 * len(orders)
+    apart = {(f"a{i}", f"b{i}"): True for i in range(6)}  # these share none
+    assert claims.share(apart).low == pytest.approx(6 / (6 + 1.96**2))
     with pytest.raises(NotEvaluable):
-        claims.share([])
+        claims.share({})
+
+
+@pytest.mark.parametrize(("latency", "agrees"), [(2.0, 1.0), (0.55, 0.0), (1.0, None)])
+def test_a_latency_half_way_between_host_and_kernels_goes_with_neither(latency, agrees):
+    rows = [on("a", 1.0, 1, 4.0, host=3.6, kernel=1.0)]
+    second = on("b", 2.0, 1, 4.0 * latency, host=7.2, kernel=0.5)
+    wide = Estimate(value=4.0 * latency, low=3.8 * latency, high=4.2 * latency)
+    rows.append(replace(second, numbers={**second.numbers, "latency": wide}))
+    rule = claims.RULES["floor_follows_host"]
+    if agrees is None:
+        with pytest.raises(NotEvaluable, match="differ enough"):
+            rule(part("floor_follows_host"), rows)
+    else:
+        assert rule(part("floor_follows_host"), rows).value == agrees
+
+
+def test_a_data_sheet_is_read_at_the_precision_of_the_point():
+    study = studies.load("figure-9")
+    for scale, rate in (("small", 91.6), ("full", 362.0)):
+        records = made.made(
+            study, by_model({}), scale=scale, platform="cuda:0", environment=machine("L40S", "x")
+        )
+        (result,) = evaluate_studies([study], records, Path("made"), scale).studies
+        (peaks,) = {row.at["peaks"] for row in result.rows}
+        assert peaks == (None, pytest.approx(rate))
 
 
 # --- pages and stores -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from frameworktax.reproduce.studies import Claim, Part
 from frameworktax.stats import NORMAL_95
 
 PAIRED = ("model", "batch", "length", "image_size", "width", "depth", "input", "precision")
-"""Axes that two points of one pair share."""
+"""Axes that two points of one pair share, but for those in which ``of`` and ``to`` differ."""
 FASTER = 1.15
 """Ratio of two peaks from which on one device is the faster."""
 PROXIES = WORDS["proxies"]
@@ -32,6 +32,8 @@ PROXIES = WORDS["proxies"]
 FEWEST = 5
 """Points below which a rank correlation says nothing."""
 DRAWS = 2000
+ROUNDING = 1e-9
+"""Share by which a free value may miss a measured one that it is."""
 
 Verdict = Literal["holds", "does-not-hold", "cannot-be-judged"]
 HOLDS: Verdict = "holds"
@@ -154,8 +156,13 @@ def _finding(part: Part, ours: Sequence[Row], theirs: Sequence[Row]) -> Finding:
         verdict = verdict_of(found, part.above, part.below)
         reason = f"{part.says}: {estimate_text(found, part.unit)}"
         if verdict == OPEN:
-            advice = "too few models" if part.rule.startswith("rank") else "measure longer"
-            reason += f", across the bound of the claim ({bounds}): {advice}"
+            advice = {
+                "rank": "too few models",
+                "free": f"measure longer, or at more values of {part.axis}",
+            }
+            kind = part.rule.partition("_")[0]
+            reason += f", across the bound of the claim ({bounds}): "
+            reason += advice.get(kind, "measure longer")
         else:
             reason += f", {'as' if verdict == HOLDS else 'where'} the claim asks for {bounds}"
     # Where the paper gives no number for this part, the claim's own words stand.
@@ -244,10 +251,12 @@ def _over(a: Row, b: Row, quantity: str) -> Estimate:
 
 def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
     """Return the mean over pairs of 1 − a / b; half-widths of the pairs added in squares over n."""
+    differs = {axis for axis in part.of.keys() & part.to.keys() if part.of[axis] != part.to[axis]}
+    paired = [axis for axis in PAIRED if axis not in differs]
     pairs: list[Estimate] = []
-    others = {tuple(r.at.get(axis) for axis in PAIRED): r for r in select(rows, part.to)}
+    others = {tuple(r.at.get(axis) for axis in paired): r for r in select(rows, part.to)}
     for row in select(rows, part.of):
-        other = others.get(tuple(row.at.get(axis) for axis in PAIRED))
+        other = others.get(tuple(row.at.get(axis) for axis in paired))
         if other is None:
             raise NotEvaluable(f"{row_text(row)} has no counterpart at {where_text(part.to)}")
         pairs.append(_over(row, other, part.quantity))
@@ -308,30 +317,42 @@ def free_value(curve: Sequence[Row], axis: str) -> tuple[Estimate, bool]:
     return scaled(found, first), bound
 
 
-def _free(part: Part, rows: Sequence[Row]) -> Estimate:
-    x, bound = free_value(_curve(part, rows, part.of), part.axis)
-    if not bound:
-        return x
-    # beyond the last value measured it is free as well: nothing limits it from above
-    return replace(x, high=math.inf, method=f"{x.method}, at least")
+def _free(part: Part, rows: Sequence[Row], where: Mapping[str, object] | None = None) -> Estimate:
+    """Return a free value between the measured values that its interval cannot exclude.
+
+    It is interpolated, and where the latency rises between two measured values is not known: the
+    interval reaches to both. Beyond the last one measured nothing limits it.
+    """
+    curve = _curve(part, rows, part.of if where is None else where)
+    x, bound = free_value(curve, part.axis)
+    at = [row.at[part.axis] for row in curve]
+    low = max(value for value in at if value <= x.low * (1 + ROUNDING))
+    high = min((v for v in at[:-1] if v >= x.high * (1 - ROUNDING)), default=at[-1])
+    if bound or x.high >= at[-1]:
+        high, method = math.inf, f"{x.method}, at least"
+    else:
+        method = f"{x.method}, between measured values"
+    return replace(x, low=low, high=high, method=method)
 
 
 def _free_ratio(part: Part, rows: Sequence[Row]) -> Estimate:
-    a, a_bound = free_value(_curve(part, rows, part.of), part.axis)
-    b, b_bound = free_value(_curve(part, rows, part.to), part.axis)
-    if a_bound and b_bound:
+    a, b = _free(part, rows), _free(part, rows, part.to)
+    if math.isinf(a.high) and math.isinf(b.high):
         raise NotEvaluable(f"both are free up to the largest {part.axis} measured")
-    ratio = quotient(a, b)
-    low = 0.0 if b_bound else ratio.low
-    high = math.inf if a_bound else ratio.high
-    return replace(ratio, low=low, high=high)
+    return replace(a, value=a.value / b.value, low=a.low / b.high, high=a.high / b.low)
 
 
 def _spread(part: Part, rows: Sequence[Row]) -> Estimate:
-    found = sorted(select(rows, part.of), key=lambda row: number(row, part.quantity).value)
+    """Return the largest ratio of two points; its ends are the largest of any two.
+
+    Which point is the slowest may be open.
+    """
+    found = select(rows, part.of)
     if len(found) < 2:
         raise NotEvaluable(f"{where_text(part.of)}: fewer than two points to compare")
-    return _over(found[-1], found[0], part.quantity)
+    every = [_over(a, b, part.quantity) for a, b in itertools.permutations(found, 2)]
+    largest = max(every, key=lambda ratio: ratio.value)
+    return largest.at(largest.value, max(r.low for r in every), max(r.high for r in every))
 
 
 def _pairs(part: Part, rows: Sequence[Row], proxy: str | None) -> list[tuple[float, float]]:
@@ -371,12 +392,14 @@ def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
     peaks = next((found for found in sources if None not in found.values()), None)
     if peaks is None:
         raise NotEvaluable("the peaks of these devices are not known from one source")
-    agree = []
+    agree: dict[tuple[str, str], bool] = {}
     for a, b in itertools.combinations(free, 2):
         slow, fast = sorted((a, b), key=lambda name: peaks[name])
-        is_larger, is_smaller = free[fast].low > free[slow].high, free[fast].high < free[slow].low
-        if peaks[fast] / peaks[slow] >= FASTER and (is_larger or is_smaller):
-            agree.append(is_larger)
+        # what is free at 16 is freer than what is not free at 16
+        low, high = sorted((free[slow], free[fast]), key=lambda x: x.value)
+        is_apart = low.value < high.value and low.high <= high.low
+        if peaks[fast] / peaks[slow] >= FASTER and is_apart:
+            agree[a, b] = high is free[fast]
     return share(agree)
 
 
@@ -384,36 +407,45 @@ def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
     """Return the share of pairs of machines whose batch-1 latency goes with host time.
 
     For each pair: is the ratio of latencies nearer, in logarithms, to that of host times than to
-    that of kernel times? A pair whose two ratios are alike does not count.
+    that of kernel times? A pair whose two ratios are alike does not count, nor one whose latencies
+    lie half way within the intervals.
     """
     points = {
         name: tuple(number(_row(mine, part.of), q) for q in ("latency", "host", "kernel"))
         for name, mine in _several(rows).items()
     }
-    agree = []
+    agree: dict[tuple[str, str], bool] = {}
     for a, b in itertools.combinations(points, 2):
-        latency, host, kernel = (
-            math.log(quotient(x, y).value) for x, y in zip(points[a], points[b], strict=True)
-        )
-        if abs(host - kernel) >= math.log(FASTER):
-            agree.append(abs(latency - host) < abs(latency - kernel))
+        ratios = [quotient(x, y) for x, y in zip(points[a], points[b], strict=True)]
+        latency, host, kernel = (math.log(ratio.value) for ratio in ratios)
+        beyond = latency - (host + kernel) / 2
+        noise = math.hypot(*(w * _log_half(r) for w, r in zip((1, 0.5, 0.5), ratios, strict=True)))
+        if abs(host - kernel) >= math.log(FASTER) and abs(beyond) > noise:
+            agree[a, b] = (beyond > 0) == (host > kernel)
     return share(agree)
 
 
-def share(agree: Sequence[bool]) -> Estimate:
-    """Return the share of pairs of machines that agree, with Wilson's interval."""
-    from scipy.stats import binomtest
+def share(agree: Mapping[tuple[str, str], bool]) -> Estimate:
+    """Return the share of pairs of machines that agree, with Wilson's interval.
 
+    Pairs share machines and are not independent: those of n machines count as the
+    9 n (n − 1) / (2 (2 n + 5)) that have the variance of Kendall's τ (Kendall 1938), 10 of the 21
+    pairs of seven.
+    """
     if not agree:
         raise NotEvaluable("no two machines differ enough to judge")
-    found = binomtest(sum(agree), len(agree))
-    ends = found.proportion_ci(method="wilson")
+    n = len({name for pair in agree for name in pair})
+    pairs = min(float(len(agree)), 9 * n * (n - 1) / (2 * (2 * n + 5)))
+    value, z2 = fmean(agree.values()), NORMAL_95**2
+    middle = (value + z2 / (2 * pairs)) / (1 + z2 / pairs)
+    spread = math.sqrt(z2 * value * (1 - value) / pairs + (z2 / (2 * pairs)) ** 2)
+    half = spread / (1 + z2 / pairs)
     return Estimate(
-        value=found.statistic,
-        low=float(ends.low),
-        high=float(ends.high),
-        method="share of pairs of machines, Wilson",
-        n=len(agree),
+        value=value,
+        low=min(value, middle - half),  # 0 and 1 are ends of their intervals, but for rounding
+        high=max(value, middle + half),
+        method="share of pairs of machines, Wilson by Kendall's variance",
+        n=n,
     )
 
 
@@ -422,7 +454,8 @@ RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
     "value": lambda part, rows: number(_row(rows, part.of), part.quantity),
     # of one point to another
     "ratio": lambda part, rows: _over(_row(rows, part.of), _row(rows, part.to), part.quantity),
-    "mean_reduction": _mean_reduction,  # over the pairs that share every axis but the runtime
+    # over the pairs that share every axis but the runtime and what ``of`` and ``to`` set apart
+    "mean_reduction": _mean_reduction,
     "slope": _slope,  # d log latency / d log axis between the first two values, or the last two
     "free": _free,  # largest value of an axis within 10 % of its first value's latency
     "free_ratio": _free_ratio,  # of one curve's to another's

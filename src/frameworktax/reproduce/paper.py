@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
@@ -65,6 +66,18 @@ def platforms() -> tuple[Platform, ...]:
     numbers = ("memory_bandwidth_gb_per_s", "fp16_tflops")
     lines = _lines("platforms.csv")
     return tuple(Platform(line["gpu"], *(float(line[name]) for name in numbers)) for line in lines)
+
+
+def platform_of(name: str) -> Platform | None:
+    """Return the line of table 2 for a GPU by the name that ``nvidia-smi`` gives; None for others.
+
+    The table writes ``2080Ti`` and ``RTX-8000`` for *RTX 2080 Ti* and *Quadro RTX 8000*.
+    """
+    for platform in platforms():
+        part = re.sub(r"(?<=\d)(?=Ti)|-", "[ -]?", platform.gpu.split()[-1])
+        if re.search(rf"\b{part}\b(?!.*\b(Ti|Laptop|MIG)\b)", name):
+            return platform
+    return None
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from frameworktax import store as stores
 from frameworktax.analysis.document import build
-from frameworktax.analysis.regime import gpu_peaks
+from frameworktax.analysis.regime import Device, gpu_peaks
 from frameworktax.api import DEFAULT_STORE, pick_device
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.measure.reporter import Reporter
@@ -49,11 +49,11 @@ from frameworktax.sweep.run import records_of, sweep
 ACROSS = "figure-9"
 """The one study over all machines of a store."""
 TIMES = ("latency", "host", "kernel")
-Peaks = tuple[float | None, float | None]
-"""Of a device, by the paper's table 2 and by its data sheet, TFLOPS; None where not known.
+Peaks = tuple[float | None, Device | None]
+"""Of a device, by the paper's table 2 in TFLOPS and by its data sheet; None where not known.
 
-The two count differently (with or without tensor cores, half or single precision): machines are
-compared by one of them only.
+The two count differently (with or without tensor cores): machines are compared by one of them only,
+by the data sheet at the precision of a point.
 """
 
 
@@ -211,9 +211,9 @@ def _device(environment: Environment, platform: str) -> tuple[str, Peaks]:
     gpus = {f"cuda:{gpu.get('index', i)}": gpu for i, gpu in enumerate(environment.gpus)}
     gpu = gpus.get(device_of(platform), {})
     name = str(gpu.get("name", platform))
-    printed = (p.peak_tflops for p in paper.platforms() if p.gpu.split()[-1] in name.split())
-    sheet = gpu_peaks(gpu)
-    peaks = next(printed, None), (sheet.single / 1e12 if sheet else None)
+    # with MIG on, what is measured is a part of the card
+    printed = None if gpu.get("mig_mode") == "Enabled" else paper.platform_of(name)
+    peaks = (None if printed is None else printed.peak_tflops, gpu_peaks(gpu))
     return f"{name} with {environment.cpu}", peaks
 
 
@@ -226,7 +226,9 @@ def _rows(planned: Sequence[Point], machine: _Machine) -> list[Row]:
         key = axes_key(point)
         at = {**axes_of(point.workload, point.runtime), "regime": None}
         row = measured.get(key) or Row(at=at, reason=machine.left_out.get(key, "not measured"))
-        here = {**row.at, "machine": machine.name, "peaks": machine.peaks}
+        printed, sheet = machine.peaks
+        rate = sheet and (sheet.single if row.at["precision"] == "float32" else sheet.half) / 1e12
+        here = {**row.at, "machine": machine.name, "peaks": (printed, rate)}
         found.append(replace(row, at=here))
     return found
 
