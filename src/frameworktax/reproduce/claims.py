@@ -331,6 +331,7 @@ def _free(part: Part, rows: Sequence[Row], where: Mapping[str, object] | None = 
     if bound or x.high >= at[-1]:
         high, method = math.inf, f"{x.method}, at least"
     else:
+        high *= 1 - ROUNDING  # there it is not free
         method = f"{x.method}, between measured values"
     return replace(x, low=low, high=high, method=method)
 

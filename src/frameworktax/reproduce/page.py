@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from frameworktax.analysis.regime import gpu_peaks
 from frameworktax.errors import counted
 from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Table, Text, table
 from frameworktax.report.html import write_page
@@ -109,6 +110,12 @@ def page(found: Reproduction, folder: str = "") -> Iterator[Block]:
             if not paper.rows(name):
                 yield Text("The paper gives no numbers for this figure.")
         yield from _tables(study)
+    yield Heading("table-2: Hardware platforms")
+    yield _platforms(found)
+    yield Text(
+        "The paper's peaks are as it prints them, without tensor cores; those here are of data "
+        "sheets, with tensor cores."
+    )
     source = paper.provenance()
     yield Heading("Where the paper's numbers come from")
     yield Text(f"{source['paper']}.")
@@ -157,6 +164,23 @@ def _setting(found: Reproduction) -> str:
         "bound, does not if it lies outside, and cannot be judged if it lies across or a number is "
         "missing. Where the paper gives its numbers as data, the same rule is applied to them."
     )
+
+
+def _platforms(found: Reproduction) -> Table:
+    """Return the machines: ours, where they have GPUs with their data sheets', and the paper's."""
+    machine = found.run.environment
+    host = machine.cpu if machine else "?"
+    rows: list[list[str]] = []
+    for gpu in machine.gpus if machine else ():
+        sheet = gpu_peaks(gpu)
+        peaks = (sheet.bandwidth / 1e9, sheet.half / 1e12) if sheet else ()
+        rows.append(["here", str(gpu.get("name")), host, *(f"{x:.4g}" for x in peaks)])
+    rows = rows or [["here", "no GPU", host]]
+    for p in paper.platforms():
+        numbers = (p.bandwidth_gb_per_s, p.peak_tflops)
+        rows.append(["the paper", p.gpu, p.host, *(f"{x:.4g}" for x in numbers)])
+    heads = ["", "device", "host", "memory bandwidth, GB/s", "peak in half precision, TFLOPS"]
+    return table("", heads, [[*row, *[NONE] * (len(heads) - len(row))] for row in rows])
 
 
 def _anchor(study: StudyResult) -> str:

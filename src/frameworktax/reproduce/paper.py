@@ -43,6 +43,7 @@ class Platform:
     """A line of table 2; ``peak_tflops`` is the peak as printed."""
 
     gpu: str
+    host: str
     bandwidth_gb_per_s: float
     peak_tflops: float
 
@@ -65,7 +66,10 @@ def platforms() -> tuple[Platform, ...]:
     """Return table 2."""
     numbers = ("memory_bandwidth_gb_per_s", "fp16_tflops")
     lines = _lines("platforms.csv")
-    return tuple(Platform(line["gpu"], *(float(line[name]) for name in numbers)) for line in lines)
+    return tuple(
+        Platform(line["gpu"], line["host_cpu"], *(float(line[name]) for name in numbers))
+        for line in lines
+    )
 
 
 def platform_of(name: str) -> Platform | None:
