@@ -187,6 +187,27 @@ def test_the_headline_names_the_batch_sizes_that_the_interval_reaches(
     assert said in headline([eager], [curve])
 
 
+@pytest.mark.parametrize(
+    ("values", "low", "is_bound", "said"),
+    [
+        ((1, 2, 8), 1.4, False, "; no larger batch is free"),
+        ((1, 8), 1.4, False, "; no larger batch measured is free"),
+        ((1, 8), 5.4, False, "; the largest free batch is about 5"),
+        ((1, 4, 8), 4.4, False, "; batch 4 is free"),
+        ((1, 4, 8), 5.4, True, "; batch 4 is free"),
+        ((1, 8), 5.4, True, "; the largest free batch is not determined"),
+    ],
+)
+def test_the_headline_says_of_no_batch_size_that_was_not_measured_whether_it_is_free(
+    run, values, low, is_bound, said
+):
+    eager = at(run, "eager")
+    curve = next(one for one in run.curves if one.runtime == "eager")
+    found = replace(curve.free_batch, value=low, low=low, high=8 if is_bound else low)
+    curve = replace(curve, values=values, free_batch=found, free_is_lower_bound=is_bound)
+    assert f"{said};" in headline([eager], [curve])
+
+
 def test_order_of_records_does_not_matter(run):
     turned = build(list(reversed(data.sample_records())))
     assert {m.latency_ns for m in turned.measurements} == {m.latency_ns for m in run.measurements}

@@ -441,11 +441,17 @@ def _free(m: Measurement, curves: Sequence[Curve]) -> str:
     if curve is None or curve.free_batch is None:
         return ""
     low, high = (math.floor(end + 1e-9) for end in (curve.free_batch.low, curve.free_batch.high))
+    measured = [int(value) for value in curve.values]
+    free = max(batch for batch in measured if batch <= low)
     if curve.free_is_lower_bound:
-        return f"batch {low} is free" if low > 1 else "the largest free batch is not determined"
+        return f"batch {free} is free" if free > 1 else "the largest free batch is not determined"
     if low != high:
         return f"the largest free batch is between {low} and {high}"
-    return f"batch {low} is free" if low > 1 else "no larger batch is free"
+    if free < low:
+        return f"the largest free batch is about {low}"  # between two that were measured
+    if free > 1:
+        return f"batch {free} is free"
+    return "no larger batch is free" if 2 in measured else "no larger batch measured is free"
 
 
 def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
