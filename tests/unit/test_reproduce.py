@@ -525,6 +525,15 @@ def test_table_3_has_how_full_the_device_was_beside_the_papers():
     assert [cell.text for cell in cells[6:]] == ["57 %", "9.2 %"]
 
 
+def test_table_1_has_what_a_sample_takes_beside_the_papers():
+    made_ = made.made(studies.load("table-1"), lambda p: MS * (8.0 if p.workload.batch > 1 else 6))
+    table = page.lines(told_of("table-1", made_).studies[0])
+    ours, theirs = (i for i, c in enumerate(table.columns) if "a sample" in c.title)
+    said = [(row[ours].text, row[theirs].text) for row in table.rows]
+    # table 1: TP 0.0136, 0.0034, 0.0134 and 0.0134 s
+    assert said == [("6", "13.6"), ("2", "3.35"), ("6", "13.4"), ("6", "13.4")]
+
+
 def machine(gpu, host):
     return replace(data.ENVIRONMENT, cpu=host, gpus=({"index": 0, "name": f"NVIDIA {gpu}"},))
 

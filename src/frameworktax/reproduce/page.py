@@ -17,7 +17,7 @@ from frameworktax.report.words import NONE, interval, milliseconds, percent
 from frameworktax.reproduce import figures, paper
 from frameworktax.reproduce.claims import PROXIES, Finding, Judged, estimate_text, value_text
 from frameworktax.reproduce.results import TIMES, Reproduction, StudyResult
-from frameworktax.reproduce.rows import WORDS, Row, select
+from frameworktax.reproduce.rows import WORDS, Row, select, values
 
 TITLE = "The paper on this machine"
 VERDICTS, STYLES = WORDS["verdicts"], WORDS["styles"]
@@ -202,7 +202,7 @@ def _tables(study: StudyResult) -> Iterator[Block]:
         ],
     )
     if study.free:
-        heads = ["axis", "curve", "free up to (within 10 % of the first value)"]
+        heads = ["axis", "curve", "free up to, interpolated (within 10 % of the first value)"]
         said = "{}{value:.3g} ({low:.3g} to {high:.3g})"
         rows = [
             [f["axis"], f["at"], f["reason"] or said.format("at least " * f["lower_bound"], **f)]
@@ -247,23 +247,37 @@ def _proxies(study: StudyResult) -> Block:
 
 def lines(study: StudyResult) -> Table:
     """Return the lines of a table of the paper, ours beside the printed numbers."""
-    printed = ("the paper's, ms", *(f"the paper's {name}" for name in FILLED.values()))
-    heads = ["", "ours, ms", "tax share", *FILLED.values(), *printed]
+    printed = (
+        "the paper's, ms",
+        "the paper's, ms a sample",
+        *(f"the paper's {name}" for name in FILLED.values()),
+    )
+    heads = ["", "ours, ms", "ours, ms a sample", "tax share", *FILLED.values(), *printed]
     rows = []
+    theirs = paper.rows(study.file.name)
+    has_batches = len(values(study.rows, "batch")) > 1
     for line in study.file.line:
         mine, other = (
-            next(iter(select(every, line.where)), Row(at={}))
-            for every in (study.rows, paper.rows(study.file.name))
+            next(iter(select(every, line.where)), Row(at={})) for every in (study.rows, theirs)
         )
         latency, share = mine.numbers.get("latency"), mine.numbers.get("tax_share")
-        cells = [mine.reason or NONE, NONE, NONE, NONE]
+        cells = [mine.reason or NONE, *[NONE] * 4]
         if latency is not None:
-            cells = [interval(latency), percent(share.value if share else None), *_filled(mine)]
+            cells = [interval(latency), _per_sample(mine) if has_batches else NONE]
+            cells += [percent(share.value if share else None), *_filled(mine)]
         theirs_ns = other.numbers.get("latency")
-        cells += [f"{theirs_ns.value / 1e6:.4g}" if theirs_ns else NONE, *_filled(other)]
+        cells += [f"{theirs_ns.value / 1e6:.4g}" if theirs_ns else NONE]
+        cells += [_per_sample(other) if has_batches else NONE, *_filled(other)]
         rows.append([line.label, *cells])
-    shown = [i for i in range(len(heads)) if i < 3 or any(row[i] != NONE for row in rows)]
+    always = (0, 1, heads.index("tax share"))
+    shown = [i for i in range(len(heads)) if i in always or any(row[i] != NONE for row in rows)]
     return table("", [heads[i] for i in shown], [[row[i] for i in shown] for row in rows])
+
+
+def _per_sample(row: Row) -> str:
+    """Return latency over batch size, ms: what the paper's table 1 calls TP."""
+    latency = row.numbers.get("latency")
+    return NONE if latency is None else f"{latency.value / row.at['batch'] / 1e6:.3g}"
 
 
 def _filled(row: Row) -> list[str]:
