@@ -479,6 +479,18 @@ def test_padded_sentences_are_not_set_beside_the_paper_s_dense_input(tmp_path, u
     assert inputs == ["length 128", "length 128, ragged", "length 512"]
 
 
+def test_what_two_parts_measured_stands_beside_the_paper_from_each(tmp_path, undrawn):
+    """The last one silently stood for both: 0.594 ms, where another page of the run had 1.00."""
+    other = {**point("cuda-graph", length=128), "pipelined_ns": estimate(9e6)}
+    parts = [summary("paper", other), summary("bert-base", point("cuda-graph"))]
+    archives = [str(packed(tmp_path, str(i), one)) for i, one in enumerate(parts)]
+    out = tmp_path / "docs"
+    assert gpu_results.main([*archives, "--out", str(out)]) == 0
+    text = (out / "gpu.md").read_text()
+    assert "| cuda-graph (paper) | 9 | 50.0% | 12.5% | 2.82 | 57.0% | 9.2% |" in text
+    assert "| cuda-graph (bert-base) | 3.5 | 50.0% | 12.5% | 2.82 | 57.0% | 9.2% |" in text
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut", "another"])
 def test_an_archive_that_cannot_be_read_is_said_and_older_results_stay(tmp_path, damage, undrawn):
     archive = packed(tmp_path, "one", summary("bert-base", point()))

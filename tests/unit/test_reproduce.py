@@ -534,6 +534,14 @@ def test_table_1_has_what_a_sample_takes_beside_the_papers():
     assert said == [("6", "13.6"), ("2", "3.35"), ("6", "13.4"), ("6", "13.4")]
 
 
+def test_a_page_says_which_point_runs_other_kernels():
+    store = Path(__file__).parents[2] / "docs/results/gpu/paper-store"
+    found = reproduce(["table-3"], store=store, scale="full", redraw=True)
+    text = markdown(page.page(found, "x"))
+    said = re.findall(r"^bert-base in (\S+), .*: runs other kernels than eager, (\d+) ", text, re.M)
+    assert said == [("torchscript", "370"), ("cuda-graph", "376")]
+
+
 def machine(gpu, host):
     return replace(data.ENVIRONMENT, cpu=host, gpus=({"index": 0, "name": f"NVIDIA {gpu}"},))
 

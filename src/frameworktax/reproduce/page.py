@@ -15,7 +15,14 @@ from frameworktax.report.html import write_page
 from frameworktax.report.json_document import dump, plain
 from frameworktax.report.words import NONE, interval, milliseconds, percent
 from frameworktax.reproduce import figures, paper
-from frameworktax.reproduce.claims import PROXIES, Finding, Judged, estimate_text, value_text
+from frameworktax.reproduce.claims import (
+    PROXIES,
+    Finding,
+    Judged,
+    estimate_text,
+    row_text,
+    value_text,
+)
 from frameworktax.reproduce.results import TIMES, Reproduction, StudyResult
 from frameworktax.reproduce.rows import WORDS, Row, select, values
 
@@ -201,6 +208,9 @@ def _tables(study: StudyResult) -> Iterator[Block]:
             for f in claim.findings
         ],
     )
+    for row in study.rows:
+        if row.other_kernels:
+            yield Text(f"{row_text(row)}: {row.other_kernels}.")
     if study.free:
         heads = ["axis", "curve", "free up to, interpolated (within 10 % of the first value)"]
         said = "{}{value:.3g} ({low:.3g} to {high:.3g})"

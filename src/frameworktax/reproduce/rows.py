@@ -41,12 +41,15 @@ class Row:
             has no interval: its ends equal its value.
         columns: blocks of latency, for curves.
         reason: why a planned point has no numbers.
+        other_kernels: that it runs other kernels than eager, so that its ratio to eager is not of
+            overhead alone; None where that is not known.
     """
 
     at: Mapping[str, Any]
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     columns: Blocks = field(default_factory=dict)
     reason: str | None = None
+    other_kernels: str | None = None
 
 
 def axes_of(workload: Any, runtime: str) -> dict[str, Any]:
@@ -95,6 +98,7 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         numbers={name: estimate for name, estimate in numbers.items() if estimate is not None},
         columns={((m.session, p), r): ns for p, r, ns in m.blocks_ns},
         reason=why if m.pipelined_ns is None else None,
+        other_kernels=next((n.text for n in m.notes if n.code == "other-kernels"), None),
     )
 
 
