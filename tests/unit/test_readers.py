@@ -9,6 +9,7 @@ import pytest
 
 from frameworktax.errors import UsageError
 from frameworktax.integrations.readers import read
+from frameworktax.report.families import families
 
 DATA = Path(__file__).parents[1] / "data" / "other_tools"
 PAPER = DATA / "framework_tax_figures.csv"
@@ -135,6 +136,20 @@ def test_each_axis_gives_its_curves_with_the_others_fixed(tmp_path):
         "heads 2",
         "heads 4",
     }
+
+
+def test_a_free_length_or_width_is_no_free_batch(tmp_path):
+    """Nor is the curve of one length another's, whose latency at batch 1 reads alike."""
+    text = (
+        "model,runtime,batch,length,latency_ms\n"
+        "m,eager,1,128,10\nm,eager,4,128,10.1\nm,eager,8,128,20\n"
+        "m,eager,1,256,10\nm,eager,1,512,10.5\n"
+    )
+    run = read(written(tmp_path, text))
+    assert {curve.axis for curve in run.curves} == {"batch", "length"}
+    found = {one.title: one.curve("eager") for one in families(run)}
+    axes = [curve and curve.axis for curve in found.values()]
+    assert axes == ["batch", None, None]
 
 
 def test_text_columns_that_vary_tell_points_apart_and_constant_ones_do_not(tmp_path):

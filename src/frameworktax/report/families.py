@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 from frameworktax.records import FLOOR, Curve, Estimate, FamilyKey, Measurement, Run, point_name
 
@@ -160,17 +159,22 @@ def families(run: Run) -> list[Family]:
     groups: dict[FamilyKey, list[Measurement]] = defaultdict(list)
     for m in shown:
         groups[m.family()].append(m)
-    owners: dict[tuple[str, float, float], dict[FamilyKey, None]] = defaultdict(dict)
+    owners: dict[tuple[str, str, float, float, float], dict[FamilyKey, None]] = defaultdict(dict)
     for key, group in groups.items():
         for m in group:
-            if m.latency_ns is not None:
-                owners[m.workload.model, m.latency_ns.value, m.latency_ns.low][key] = None
+            if (ns := m.latency_ns) is not None:
+                named = m.workload.model, m.runtime, float(m.workload.batch), ns.value, ns.low
+                owners[named][key] = None
     curves: dict[FamilyKey, list[Curve]] = defaultdict(list)
-    for c in run.curves:  # a curve is of the points that have its latencies
-        latencies = [e for e in c.latency_ns if e is not None]
-        found = [owners.get((c.model, e.value, e.low), {}) for e in latencies]
-        for key in dict.fromkeys(chain.from_iterable(found)):
-            curves[key].append(c)
+    for c in run.curves:  # one over batch is of the points that have its latencies, all of them
+        if c.axis != "batch":
+            continue
+        named_ns = [(n, e) for n, e in zip(c.values, c.latency_ns, strict=True) if e is not None]
+        at = [(c.model, c.runtime, float(n), e.value, e.low) for n, e in named_ns]
+        found = [owners.get(one, {}) for one in at]
+        for key in found[0] if found else ():
+            if all(key in one for one in found):
+                curves[key].append(c)
     return [
         Family(
             point_name(group[0].point, runtime=False, batch=False, defaults=True),
