@@ -13,7 +13,7 @@ import sample_records as data
 from sample_records import write
 
 from frameworktax.analysis.document import build
-from frameworktax.analysis.estimates import exactly
+from frameworktax.analysis.estimates import exactly, percent
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError
 from frameworktax.records import Estimate, LeftOut
 from frameworktax.report import vega
@@ -532,6 +532,11 @@ def test_table_1_has_what_a_sample_takes_beside_the_papers():
     said = [(row[ours].text, row[theirs].text) for row in table.rows]
     # table 1: TP 0.0136, 0.0034, 0.0134 and 0.0134 s
     assert said == [("6", "13.6"), ("2", "3.35"), ("6", "13.4"), ("6", "13.4")]
+
+
+@pytest.mark.parametrize(("share", "text"), [(-0.003, "0 %"), (-0.02, "-2 %"), (0.0051, "1 %")])
+def test_a_share_that_rounds_to_zero_has_no_sign(share, text):
+    assert percent(share) == text
 
 
 def test_a_page_says_which_point_runs_other_kernels():

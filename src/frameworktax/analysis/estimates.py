@@ -166,7 +166,7 @@ def times_range(factor: Estimate) -> str:
 
 def percent(share: float | None) -> str:
     """Return a share as whole per cent; a dash for None."""
-    return "–" if share is None else f"{100 * share:.0f} %"
+    return "–" if share is None else f"{round(100 * share)} %"  # -0.3 % is 0 %, and not -0 %
 
 
 def power(value: float) -> str:
