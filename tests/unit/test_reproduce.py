@@ -336,6 +336,16 @@ def test_proxies_are_told_per_regime_and_both_macs_are_named():
     assert told["launches", "all"]["reason"] == "not counted here"
 
 
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_proxies_are_over_points_of_one_precision(scale):
+    """In half precision the same operations take a quarter of the time."""
+    for study in chosen(["all"]):
+        if study.proxies is not None:
+            points = planned_points(study.name, scale)
+            rows = [Row(at=axes_of(p.workload, p.runtime)) for p in points]
+            assert {row.at["precision"] for row in select(rows, study.proxies)} == {"float32"}
+
+
 # --- claims follow the data -----------------------------------------------------------------------
 
 
