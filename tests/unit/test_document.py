@@ -188,22 +188,24 @@ def test_the_headline_names_the_batch_sizes_that_the_interval_reaches(
 
 
 @pytest.mark.parametrize(
-    ("values", "low", "is_bound", "said"),
+    ("values", "low", "high", "is_bound", "said"),
     [
-        ((1, 2, 8), 1.4, False, "; no larger batch is free"),
-        ((1, 8), 1.4, False, "; no larger batch measured is free"),
-        ((1, 8), 5.4, False, "; the largest free batch is about 5"),
-        ((1, 4, 8), 4.4, False, "; batch 4 is free"),
-        ((1, 4, 8), 5.4, True, "; batch 4 is free"),
-        ((1, 8), 5.4, True, "; the largest free batch is not determined"),
+        ((1, 2, 8), 1.4, 1.4, False, "; no larger batch is free"),
+        ((1, 8), 1.4, 1.4, False, "; no larger batch measured is free"),
+        ((1, 8), 5.4, 5.4, False, "; the largest free batch is about 5"),
+        ((1, 32), 1.4, 5.4, False, "; the largest free batch is about 1 to 5"),
+        ((1, 4, 32), 1.4, 5.4, False, "; the largest free batch is between 1 and 5"),
+        ((1, 4, 8), 4.4, 4.4, False, "; batch 4 is free"),
+        ((1, 4, 8), 5.4, 8, True, "; batch 4 is free"),
+        ((1, 8), 5.4, 8, True, "; the largest free batch is not determined"),
     ],
 )
 def test_the_headline_says_of_no_batch_size_that_was_not_measured_whether_it_is_free(
-    run, values, low, is_bound, said
+    run, values, low, high, is_bound, said
 ):
     eager = at(run, "eager")
     curve = next(one for one in run.curves if one.runtime == "eager")
-    found = replace(curve.free_batch, value=low, low=low, high=8 if is_bound else low)
+    found = replace(curve.free_batch, value=low, low=low, high=high)
     curve = replace(curve, values=values, free_batch=found, free_is_lower_bound=is_bound)
     assert f"{said};" in headline([eager], [curve])
 

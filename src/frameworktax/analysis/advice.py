@@ -445,10 +445,12 @@ def _free(m: Measurement, curves: Sequence[Curve]) -> str:
     free = max(batch for batch in measured if batch <= low)
     if curve.free_is_lower_bound:
         return f"batch {free} is free" if free > 1 else "the largest free batch is not determined"
-    if low != high:
+    if any(low < batch <= high for batch in measured):
         return f"the largest free batch is between {low} and {high}"
+    if low < high:  # interpolated between two that were measured
+        return f"the largest free batch is about {low} to {high}"
     if free < low:
-        return f"the largest free batch is about {low}"  # between two that were measured
+        return f"the largest free batch is about {low}"
     if free > 1:
         return f"batch {free} is free"
     return "no larger batch is free" if 2 in measured else "no larger batch measured is free"
