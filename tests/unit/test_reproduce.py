@@ -235,6 +235,18 @@ def test_what_noise_may_leave_free_at_the_last_value_has_no_upper_end():
     assert claims.RULES["free"](part("free", of={}), noisy).high == math.inf
 
 
+def test_a_curve_may_lie_higher_and_rise_no_faster():
+    growth = part("growth_ratio", of={"model": "a"}, to={"model": "b"}, above=1.0)
+    rows = curve_of("a", (31.0, 34.0, 46.0)) + curve_of("b", (11.0, 14.0, 26.0))
+    assert claims.RULES["growth_ratio"](growth, rows).value == 1.0
+    rows = curve_of("a", (11.0, 18.0, 46.0)) + curve_of("b", (11.0, 14.0, 26.0))
+    assert claims.RULES["growth_ratio"](growth, rows).value == pytest.approx(28 / 12)
+    with pytest.raises(NotEvaluable, match="other values of batch"):
+        claims.RULES["growth_ratio"](growth, rows[:-1])
+    with pytest.raises(NotEvaluable, match="not above zero"):
+        claims.RULES["growth_ratio"](growth, rows[:3] + curve_of("b", (1.0, 1.0, 1.0)))
+
+
 def test_a_noisy_point_may_be_the_slowest():
     rows = [row(1.0, 0.01), row(1.2, 0.01, model="b"), row(1.1, 0.5, model="c")]
     found = claims.RULES["spread"](part("spread", of={}), rows)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
-from frameworktax.analysis.estimates import exactly, scaled
+from frameworktax.analysis.estimates import difference, exactly, scaled
 from frameworktax.records import SEED, Estimate
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.rows import WORDS, NotEvaluable, Row, by_machine, select, values
@@ -296,6 +296,18 @@ def _slope(part: Part, rows: Sequence[Row]) -> Estimate:
     return replace(ratio.at(math.log(ratio.value) / step, low, high), method=method)
 
 
+def _growth_ratio(part: Part, rows: Sequence[Row]) -> Estimate:
+    """Return how much more one curve rises than another between their last two values."""
+    a, b = (_curve(part, rows, where)[-2:] for where in (part.of, part.to))
+    if [row.at[part.axis] for row in a] != [row.at[part.axis] for row in b]:
+        raise NotEvaluable(f"the two curves end at other values of {part.axis}")
+    rises = [
+        difference(number(end, part.quantity), number(begin, part.quantity), "rise")
+        for begin, end in (a, b)
+    ]
+    return quotient(*rises)
+
+
 def free_value(curve: Sequence[Row], axis: str) -> tuple[Estimate, bool]:
     """Return the largest free value along an axis, and whether it is a lower bound.
 
@@ -458,6 +470,7 @@ RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
     # over the pairs that share every axis but the runtime and what ``of`` and ``to`` set apart
     "mean_reduction": _mean_reduction,
     "slope": _slope,  # d log latency / d log axis between the first two values, or the last two
+    "growth_ratio": _growth_ratio,  # rise between the last two values, of one curve to another's
     "free": _free,  # largest value of an axis within 10 % of its first value's latency
     "free_ratio": _free_ratio,  # of one curve's to another's
     "spread": _spread,  # largest over smallest among the points
