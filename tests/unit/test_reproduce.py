@@ -126,6 +126,21 @@ def test_the_papers_numbers_are_the_papers():
         assert paper.provenance()[kind]
 
 
+def test_what_a_study_says_of_figure_1_follows_from_it():
+    rows = paper.rows("figure-1")
+    layers = [float(paper.models()[row.at["model"]]["layers"]) for row in rows]
+    rho = claims.spearman(
+        [(r.numbers["latency"].value, n) for r, n in zip(rows, layers, strict=True)]
+    )
+    number = {claim.id: claim.number or "" for s in chosen(["all"]) for claim in s.claim}
+    assert f"{rho.value:.2f} over the six models of figure 1" in number["C12.layers"]
+    by_model = {row.at["model"]: row.numbers for row in rows}
+    for name, claim in (("macs", "C8.macs"), ("latency", "C8.small")):
+        scale = 1e9 if name == "macs" else MS
+        said = [f"{by_model[m][name].value / scale:g}" for m in ("squeezebert", "mobilebert")]
+        assert number[claim].startswith(" and ".join(said))
+
+
 def test_the_same_rules_on_the_papers_own_numbers():
     found = {}
     for name in ("figure-1", "figure-3", "figure-4", "table-1", "text"):
