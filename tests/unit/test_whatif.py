@@ -171,6 +171,18 @@ def test_a_host_bound_device_gains_from_the_host_and_from_graphs():
     assert graphs == pytest.approx(90_000 / 41 + 40_000 + 0.1 * 4_000)
 
 
+def test_what_moves_a_latency_before_and_after_moves_no_factor():
+    """A host that is slow in one run is slow before and after; a faster device costs nothing."""
+    noisy = replace(device_point(), latency_ns=estimate(100_000.0, 20_000))
+    found = one(WhatIf(device_speed=2), noisy)
+    assert found.latency_ns.high - found.latency_ns.low > 35_000
+    assert found.factor.low >= 1 - 1e-9
+    assert found.factor.high < 1.02
+    # latencies that may be near zero say nothing of their ratio
+    wide = replace(device_point(), latency_ns=estimate(100_000.0, 70_000))
+    assert one(WhatIf(host_speed=3), wide).factor.low < 1
+
+
 @pytest.mark.parametrize("span_ns", [estimate(44_000.0, 100), None])
 def test_a_graph_leaves_few_of_the_pauses_between_kernels(span_ns):
     """Without a span a microsecond is assumed between two kernels, of which up to 0.3 stay."""

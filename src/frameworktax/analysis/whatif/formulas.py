@@ -328,8 +328,11 @@ def _graph_ns(
     return first + kernel / change.device_speed + share * gaps
 
 
-def _after(m: Measurement, change: Change) -> Estimate:
-    """Return the latency after a change, ns.
+def _after(m: Measurement, change: Change) -> tuple[Estimate, Estimate | None]:
+    """Return the latency after a change, ns, and the latency before over it.
+
+    Both come from the same times: what they have in common moves no factor. It is None where the
+    interval of the latency reaches zero.
 
     Of the same kernels in a graph what the latency had beyond both queues is gone: it is what the
     device had left to do when the host returned. The interval reaches from the least to the most
@@ -342,8 +345,13 @@ def _after(m: Measurement, change: Change) -> Estimate:
         before, after = (_queues_ns(of, launches, *parts) for of in (Change(), change))
         return after + latency - before
 
+    def gain(latency: float, *parts: float) -> float:
+        return latency / played(latency, *parts)
+
     if not change.graphs:
-        return propagate(played, UNIFORM, latency, host, kernel, span)
+        times = latency, host, kernel, span
+        after = propagate(played, UNIFORM, *times)
+        return after, propagate(gain, UNIFORM, *times) if after.low > 0 else None
     if m.span_ns is None:
         span = shifted(kernel, launches * replay.GAP_NS)
     parts = host, kernel, span
@@ -354,14 +362,14 @@ def _after(m: Measurement, change: Change) -> Estimate:
         return shifted(found, min(0.0, beyond_ns))
 
     least, middle, most = map(captured, replay.GRAPH_GAPS)
-    return replace(middle, low=least.low, high=most.high)
+    return replace(middle, low=least.low, high=most.high), None
 
 
 def _replayed(case: Case) -> Answer:
     change = change_of(case.asked)
     if change.graphs and case.m.runtime in GRAPHS:
         raise Refused(UNIFORM, f"{case.m.runtime} replays a graph already")
-    return Answer(UNIFORM, _after(case.m, change))
+    return Answer(UNIFORM, *_after(case.m, change))
 
 
 def _captured(case: Case) -> Answer:
