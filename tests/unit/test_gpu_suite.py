@@ -1,6 +1,7 @@
 """The suite for a GPU, with fakes: its plan, its order, what it writes, and what it calls ok."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -17,7 +19,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_results
 import gpu_suite
 import gpu_wheels
-from frameworktax.analysis.whatif.formulas import Case, WhatIf, answer
+from frameworktax import api
+from frameworktax.analysis.whatif.formulas import (
+    GRAPHED,
+    Case,
+    WhatIf,
+    answer,
+    errors_shown,
+)
 from frameworktax.records import Estimate, Measurement, Workload
 from gpu_suite import DRY, FULL, PARTS, Part, Suite, judged, plan
 
@@ -489,6 +498,19 @@ def test_what_two_parts_measured_stands_beside_the_paper_from_each(tmp_path, und
     text = (out / "gpu.md").read_text()
     assert "| cuda-graph (paper) | 9 | 50.0% | 12.5% | 2.82 | 57.0% | 9.2% |" in text
     assert "| cuda-graph (bert-base) | 3.5 | 50.0% | 12.5% | 2.82 | 57.0% | 9.2% |" in text
+
+
+def test_errors_that_predictions_show_for_graphs_are_those_of_the_results():
+    errors = []
+    for store in sorted((Path(__file__).parents[2] / "docs/results/gpu").glob("*-store")):
+        errors += gpu_results.replay_errors(api.read_store(store).run.measurements).get(
+            "graphs", []
+        )
+    sizes = sorted(map(abs, errors))
+    shown = errors_shown()[GRAPHED]
+    assert shown["n"] == len(sizes)
+    assert shown["median"] == pytest.approx(median(sizes), abs=5e-5)
+    assert shown["p95"] == pytest.approx(sizes[math.ceil(0.95 * len(sizes)) - 1], abs=5e-5)
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "another"])

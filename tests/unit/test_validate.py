@@ -210,7 +210,7 @@ def gpu_records(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_simulated_device_is_predicted_in_every_kind(seed):
     checks, _ = judged(gpu_records(seed))
-    assert {c.formula for c in checks} == {formulas.UNIFORM}
+    assert {c.formula for c in checks} == {formulas.GRAPHED}
     for c in checks:
         assert abs(c.error) < 0.15, c
 

@@ -280,6 +280,8 @@ ON_CPU: Formulas = {
 # --- a device -------------------------------------------------------------------------------------
 
 UNIFORM = "two-queue replay, equal launches"
+GRAPHED = "two-queue replay, one launch"
+"""Graphs and no other change: what they take was measured."""
 GRAPHS = ("cuda-graph", "onnxruntime-cuda-graph", "inductor-reduce-overhead")
 
 
@@ -369,7 +371,8 @@ def _replayed(case: Case) -> Answer:
     change = change_of(case.asked)
     if change.graphs and case.m.runtime in GRAPHS:
         raise Refused(UNIFORM, f"{case.m.runtime} replays a graph already")
-    return Answer(UNIFORM, *_after(case.m, change))
+    is_graph_alone = change == Change(graphs=True)
+    return Answer(GRAPHED if is_graph_alone else UNIFORM, *_after(case.m, change))
 
 
 def _captured(case: Case) -> Answer:
@@ -405,10 +408,12 @@ STEPS: Formulas = {
 def errors_shown() -> Mapping[str, Mapping[str, float]]:
     """Return the relative errors that formulas have shown: ``{"median", "p95", "n"}`` of each.
 
-    As ``benchmarks/validate.py`` measured them.
+    On a CPU as ``benchmarks/validate.py`` measured them, on a GPU by ``docs/results/gpu``.
     """
-    path = resources.files("frameworktax.analysis.whatif") / "formula_errors.json"
-    found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))["formulas"]
+    found: dict[str, dict[str, float]] = {}
+    for name in ("formula_errors.json", "formula_errors_gpu.json"):
+        path = resources.files("frameworktax.analysis.whatif") / name
+        found |= json.loads(path.read_text(encoding="utf-8"))["formulas"]
     return found
 
 
