@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import sample_records as data
+import trace_cases as cases
 
 import frameworktax as ft
 from frameworktax.analysis.document import build
@@ -65,6 +66,33 @@ def test_a_wait_inside_a_step_refuses_graphs_by_either_name():
     for asked in ({"graphs": True}, {"runtime": "cuda-graph"}):
         (answer,) = ft.whatif(TRACE, **asked)
         assert answer.latency_ns is None and "the host waits" in answer.reason
+
+
+@pytest.mark.parametrize("asked", [{"host_speed": 2}, {"graphs": True}])
+def test_streams_of_one_number_on_two_devices_are_two_streams(tmp_path, asked):
+    """CUPTI calls the default stream 7 on every device."""
+    found = []
+    for streams in ((7, 8), (7, 7)):
+        events, free, at = [], [0, 0], 10_000
+        for number in range(1, 17):
+            device = number % 2
+            start = max(at + 6_000, free[device] + 1_000)
+            free[device] = start + 90_000
+            events += [
+                cases.launch(at, at + 4_000, number),
+                cases.kernel(start, free[device], number, device=device, stream=streams[device]),
+            ]
+            at += 50_000
+        events += [
+            cases.launch(at, max(free) + 2_000, 99, "cudaDeviceSynchronize"),
+            cases.event("user_annotation", "ProfilerStep#1", 0, max(free) + 5_000),
+        ]
+        path = tmp_path / "trace.json"
+        path.write_text(cases.trace(*events))
+        (answer,) = ft.whatif(path, **asked)
+        found.append(answer)
+    assert found[0] == found[1]
+    assert found[0].factor.value > 1
 
 
 def test_earlier_predictions_in_a_document_are_not_told_again(folder):

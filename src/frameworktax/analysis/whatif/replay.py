@@ -192,7 +192,8 @@ def queues_of(step: Step) -> Queues:
     end = (step.device_end_ns[order] - step.begin_ns).astype(float)
     finish = float(max(step.end_ns - step.begin_ns, end.max()))
     waits = (step.waits_ns - step.begin_ns).astype(float)
-    lane = (step.device[order] << 32) + step.stream[order]
+    # A trace's devices have 32 bits: shifted within them every device is the same.
+    lane = (step.device[order].astype(np.int64) << 32) + step.stream[order]
     by = np.argsort(lane, kind="stable")
     same = lane[by][1:] == lane[by][:-1]
     before = np.full(lane.size, -1, dtype=np.int64)  # the kernel before it on its stream
