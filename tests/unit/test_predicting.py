@@ -95,6 +95,51 @@ def test_streams_of_one_number_on_two_devices_are_two_streams(tmp_path, asked):
     assert found[0].factor.value > 1
 
 
+def copied_out(copy_ends, at=10_000):
+    """Return a step whose result of 0.5 ms is copied out in its middle.
+
+    The call of the copy returns at ``copy_ends``, the synchronise after it when all is done.
+    """
+    return [
+        cases.event("user_annotation", "ProfilerStep#1", 0, 700_000),
+        cases.launch(at, at + 5_000, 1),
+        cases.kernel(at + 8_000, at + 508_000, 1),
+        cases.launch(at + 20_000, copy_ends, 2, "cudaMemcpyAsync"),
+        cases.kernel(at + 510_000, at + 512_000, 2, cat="gpu_memcpy", name="Memcpy DtoH"),
+        cases.launch(copy_ends + 1_000, at + 516_000, 3, "cudaStreamSynchronize"),
+        cases.launch(at + 530_000, at + 535_000, 4),
+        cases.kernel(at + 538_000, at + 638_000, 4),
+        cases.launch(at + 540_000, at + 642_000, 5, "cudaStreamSynchronize"),
+    ]
+
+
+@pytest.mark.parametrize("asked", [{"device_speed": 2}, {"host_speed": 2}, {"graphs": True}])
+def test_a_copy_to_pageable_memory_is_a_wait(tmp_path, asked):
+    """``tensor.cpu()``: the host waits in the copy, and the synchronise behind it waits no more."""
+    path, found = tmp_path / "trace.json", []
+    for copy_ends in (35_000, 524_000):  # to pinned memory, to pageable
+        path.write_text(cases.trace(*copied_out(copy_ends)))
+        (answer,) = ft.whatif(path, **asked)
+        found.append(answer)
+    assert found[0] == found[1]
+    assert (found[0].latency_ns is None) == ("graphs" in asked)
+
+
+def test_a_copy_that_found_the_device_idle_is_no_wait(tmp_path):
+    """Inputs are copied in at the begin of a step, which a graph leaves before it."""
+    path = tmp_path / "trace.json"
+    events = [
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100_000),
+        cases.launch(10_000, 30_000, 1, "cudaMemcpyAsync"),
+        cases.kernel(20_000, 25_000, 1, cat="gpu_memcpy", name="Memcpy HtoD"),
+        *(cases.launch(at, at + 5_000, at) for at in (40_000, 60_000, 80_000)),
+        *(cases.kernel(at + 8_000, at + 18_000, at) for at in (40_000, 60_000, 80_000)),
+    ]
+    path.write_text(cases.trace(*events))
+    (answer,) = ft.whatif(path, graphs=True)
+    assert answer.factor.value > 1
+
+
 def test_earlier_predictions_in_a_document_are_not_told_again(folder):
     run = explain(folder, what_if=WhatIf(host_speed=3)).run
     assert {p.change for p in ft.whatif(run, host_speed=2)} == {"--host-speed 2"}

@@ -236,7 +236,8 @@ class Step:
         stream: on which it ran, -1 where unknown.
         device: on which it ran, -1 where unknown.
         is_kernel: a kernel; a copy or memset otherwise.
-        waits_ns: when the host was in a synchronise, begin and end, shape (waits, 2), in order.
+        waits_ns: when the host was in a synchronise, or in a copy that found the device busy and
+            returned when it was done, begin and end, shape (waits, 2), in order.
         on_link: it communicates with other devices, or copies from or to the host.
         begins_ns: when each step in it begins: of several, and where earlier work comes first.
     """
@@ -475,7 +476,7 @@ class Timeline:
         work, windows, (by, at) = self.work, self.windows, self._in_order
         end = int(windows.end_ns[numbers[-1]])
         low, high = np.searchsorted(at, (begin, end))
-        rows, waits = by[low:high], self._waits
+        rows, waits = by[low:high], self._held
         if early:
             rows = rows[self.call[rows] >= 0]
             alone = (self.call < 0) & (work.start_ns >= begin)
@@ -504,6 +505,22 @@ class Timeline:
         calls = calls.where(is_wait(calls))
         start, end = merge(calls.start_ns, calls.end_ns)
         return np.stack((start, end), axis=1)
+
+    @cached_property
+    def _held(self) -> Ns:
+        """Return begin and end of all that made the host wait for earlier work of a device.
+
+        A copy to pageable memory does, as ``tensor.cpu()`` makes one: it returns when it is done,
+        so that the synchronise after it has nothing left to wait for.
+        """
+        behind = self.blocks_host.copy()
+        for _, rows in groups(self.work.device):
+            ended = np.maximum.accumulate(np.append(-LIMIT, self.work.end_ns[rows]))[:-1]
+            behind[rows] &= ended > self.launch_start_ns[rows]
+        start, end = self.launch_start_ns[behind], self.launch_end_ns[behind]
+        waits = self._waits
+        both = merge(np.append(waits[:, 0], start), np.append(waits[:, 1], end))
+        return np.stack(both, axis=1)
 
 
 def groups(values: Ns) -> list[tuple[int, Ns]]:
