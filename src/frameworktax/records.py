@@ -381,10 +381,10 @@ class Attribution:
 
     On a GPU (``device-profile``): one entry per call in ``kernel_ns`` (union of kernel, copy and
     memset intervals), ``kernels``, ``copies``, ``launches``, ``wait_ns`` (host time in synchronises
-    between two launches), ``sm_active_ns`` and ``warp_ns`` (kernel time × the share of the device
-    that a kernel fills, by its launch); ``kernel_names`` holds the records of one call by name;
-    ``span_ns`` is from ``backlog`` runs, ``empty_span_ns`` the same of an empty call;
-    ``device_state`` what ``host.nvml`` read while calls ran.
+    and in copies to pageable memory, between two launches), ``sm_active_ns`` and ``warp_ns``
+    (kernel time × the share of the device that a kernel fills, by its launch); ``kernel_names``
+    holds the records of one call by name; ``span_ns`` is from ``backlog`` runs, ``empty_span_ns``
+    the same of an empty call; ``device_state`` what ``host.nvml`` read while calls ran.
     """
 
     kind: ClassVar[str] = "attribution"

@@ -151,6 +151,17 @@ class FakeDevice:
         }[category]
         self._enqueue(api, [(category, name, kernel_ns)], host_ns, stream, shape)
 
+    def copy_out(self, *, copy_ns: int, host_ns: int = 0) -> None:
+        """Copy to pageable memory, by a call that returns when the copy is done."""
+        at = len(self._rows) if self._rows is not None else 0
+        self.launch(
+            kernel_ns=copy_ns, host_ns=host_ns, category=events.COPY,
+            name="Memcpy DtoH (Device -> Pageable)",
+        )  # fmt: skip
+        self.clock.wait_until(self.free_ns(DEFAULT_STREAM))
+        if self._rows is not None:
+            self._rows[at] = replace(self._rows[at], end_ns=self.clock.now_ns)
+
     def replay(self, kernels_ns: Sequence[int], *, host_ns: int = 0) -> None:
         """Launch a graph: one launch, many kernels."""
         rows = [(events.KERNEL, f"node {i}", ns) for i, ns in enumerate(kernels_ns)]

@@ -453,7 +453,8 @@ def test_a_few_samples_of_the_host_do_not_split_starvation(samples, wait_ns, is_
     found = bill.from_device(LATENCY, [profiled, host])
     assert found.lines.get("python", 0.0) == (3_000_000 if is_split else 0.0)
     assert found.lines["remainder"] == (0.0 if is_split else 3_000_000)
-    assert [note.code for note in found.notes] == ["starvation-not-split"] * (not is_split)
+    codes = ["waits-inside"] * (wait_ns > 0) + ["starvation-not-split"] * (not is_split)
+    assert [note.code for note in found.notes] == codes
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,22 @@ def test_waiting_between_two_launches_is_known_and_the_last_wait_is_not_in_it():
     assert run.wall_ns == (23_000,) * 4
 
 
+def test_a_copy_to_pageable_memory_is_a_wait_too():
+    """``tensor.cpu()`` waits in the copy; the synchronise behind it finds nothing to wait for."""
+    clock, device = make()
+
+    def call():
+        device.launch(host_ns=500, kernel_ns=20_000)
+        device.copy_out(host_ns=300, copy_ns=700)
+        device.synchronize()
+        device.launch(host_ns=500, kernel_ns=2_000)
+        device.copy_out(host_ns=300, copy_ns=700)  # the last, which nothing is launched behind
+
+    run = profile(clock, device, call)
+    assert run.wait_ns == (20_700,) * 4
+    assert (run.copies, run.enqueued, run.lost) == ((2,) * 4, (4,) * 4, 0)
+
+
 def test_kernels_are_named_and_long_names_stay_apart():
     clock, device = make()
     long = "void at::native::" + "x" * 200

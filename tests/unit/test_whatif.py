@@ -16,7 +16,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif import formulas
 from frameworktax.analysis.whatif.formulas import WhatIf, predict, predict_steps
 from frameworktax.errors import UsageError
-from frameworktax.records import Run
+from frameworktax.records import Note, Run
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +123,8 @@ def test_another_runtime_with_the_same_kernels_pays_its_own_overhead(shown):
         (WhatIf(host_speed=2), point(tax_share=None, bill_method=None), "not known by sampling"),
         (WhatIf(device_speed=2), device_point(launches=None), "needed"),
         (WhatIf(device_speed=2), device_point(latency=200_000.0), "neither queue"),
+        (WhatIf(device_speed=2), device_point(notes=(Note("waits-inside", ""),)), "host waits"),
+        (WhatIf(graphs=True), device_point(notes=(Note("waits-inside", ""),)), "host waits"),
         (WhatIf(graphs=True), device_point(runtime="cuda-graph"), "already"),
         (WhatIf(runtime="tensorrt"), device_point(), "measure it"),
         (WhatIf(runtime="torchscript"), device_point(), "host time of torchscript"),

@@ -19,6 +19,7 @@ from typing import TypeVar
 from frameworktax.analysis.estimates import (
     RULE_OF_THREE,
     difference,
+    duration,
     median_interval,
     one_minus,
     product,
@@ -33,6 +34,8 @@ K = TypeVar("K", bound=Hashable)
 SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
+WAITS = "waits-inside"
+"""Code of the note that the host waits for a device inside a call."""
 JUDGED = ("copying", "unnamed", "unread")
 """Parts of ``Attribution.detail`` in libraries without symbols, whose machine code is judged."""
 MISJUDGED = 0.02
@@ -456,6 +459,12 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     counts["launch"] -= waited
     total = every - host.get("wait", 0) - waited
     notes = []
+    if waits and median(waits) > 0:
+        text = (
+            f"the host waits for the device inside a call, {duration(median(waits))} of it under "
+            "the profiler: no graph can hold that, and nothing is predicted"
+        )
+        notes.append(Note(WAITS, text))
     empty = [a.empty_span_ns for a in device if a.empty_span_ns is not None]
     if span is not None and empty and span.value - kernel.value < median(empty):
         text = (

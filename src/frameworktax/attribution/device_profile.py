@@ -64,6 +64,8 @@ HEAD_CALLS = 2
 """Calls that do not count, so that the device is warm when the first that counts begins."""
 HEAD_CYCLES = 200_000_000
 """Spun before all that: 0.1 s at 2 GHz, which is as long as a clock takes to rise."""
+TO_PAGEABLE = "-> Pageable"
+"""In the name of a copy to such memory: ``Memcpy DtoH (Device -> Pageable)``."""
 NAME_SIGNS = 120
 """Of a kernel's name; a longer one ends in a check sum of the whole."""
 
@@ -84,7 +86,8 @@ class DeviceRun:
         launches: host calls that launched a kernel, or a whole graph; empty where the profile
             does not hold them.
         enqueued: entries of the launch queue: launches, copies and memsets; likewise.
-        wait_ns: host time in synchronises between two launches of the call; likewise.
+        wait_ns: host time in synchronises, and in copies to pageable memory, between two launches
+            of the call; likewise.
         sm_active_ns: kernel time × the share of multiprocessors that get a block, summed over
             kernels; empty where a kernel's launch, or the device, is not described.
         warp_ns: kernel time × warp occupancy, summed over kernels; likewise.
@@ -262,6 +265,9 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> dict[str, Any
     waits = is_wait(host)
     recorded = (host.correlation > 0) & ~waits
     records = records.where(~records.containing(MARKER))
+    # Such a copy returns when it is done; the synchronise behind it has nothing left to wait for.
+    blocking = records.correlation[records.containing(TO_PAGEABLE)]
+    holding = waits | np.isin(host.correlation, blocking[blocking > 0])
     is_kernel = records.category == CATEGORIES.index(KERNEL)
     of_call = _place(records.start_ns, markers.start_ns)
     there = _pairs(records, of_call)
@@ -287,7 +293,7 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> dict[str, Any
     first, last = np.full(calls, LIMIT), np.full(calls, -1)
     np.minimum.at(first, at, queued)
     np.maximum.at(last, at, queued)
-    inside = waits & (host.start_ns > first[in_call]) & (host.start_ns < last[in_call])
+    inside = holding & (host.start_ns > first[in_call]) & (host.start_ns < last[in_call])
     waited = intervals.union_within_ns(
         host.start_ns[inside], host.end_ns[inside], borders[:-1], borders[1:]
     )

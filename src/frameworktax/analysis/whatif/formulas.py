@@ -25,7 +25,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import Any
 
-from frameworktax.analysis.bill import TWIN
+from frameworktax.analysis.bill import TWIN, WAITS
 from frameworktax.analysis.estimates import (
     inverse,
     paired_ratio,
@@ -303,6 +303,10 @@ def totals(m: Measurement) -> tuple[Estimate, Estimate, Estimate, Estimate]:
     latency, host, kernel = m.latency_ns, m.enqueue_ns, m.kernel_ns
     if latency is None or host is None or kernel is None or not m.launches:
         reason = "host time, kernel time and launches are needed; measure with a device profile"
+        raise Refused(UNIFORM, reason)
+    if any(note.code == WAITS for note in m.notes):
+        # its host time holds time of the device, and totals do not show which launches it parts
+        reason = "the host waits for the device inside the call; measure, do not predict"
         raise Refused(UNIFORM, reason)
     # without a span the gaps are not known; they are then part of ``sync`` and stay
     span = m.span_ns if m.span_ns is not None else kernel
