@@ -3,6 +3,7 @@
 import gc
 import importlib
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -433,6 +434,31 @@ def test_the_device_asked_for_is_the_current_one_and_float32_is_no_tf32(torch, p
     assert torch.backends.cudnn.allow_tf32 is stays
     torch_common.configure(Target())
     assert torch.cuda.devices == ["cuda:1"]
+
+
+NO_TF32 = """
+import torch
+torch.cuda.set_device = lambda device: None
+{said}
+from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.torch_common import configure
+configure(Target("cuda:0"))
+cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+parts = [cuda.matmul, *(getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name))]
+print(*(getattr(part, "fp32_precision", "ieee") for part in parts))
+print(cuda.matmul.allow_tf32, cudnn.allow_tf32)  # which raises where its two parts differ
+"""
+
+
+@pytest.mark.parametrize("said", ["torch.backends", "torch.backends.cudnn"])
+def test_what_the_models_code_says_of_tf32_does_not_hold_for_float32(said):
+    """Of all back ends, or of cuDNN: the words that torch has from 2.9 on."""
+    pytest.importorskip("torch")
+    code = NO_TF32.format(said=f"{said}.fp32_precision = 'tf32'")
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    precisions, flags = made.stdout.splitlines()
+    assert "tf32" not in precisions
+    assert flags == "False False"
 
 
 TUNED = {"max_autotune": True, "coordinate_descent_tuning": True}

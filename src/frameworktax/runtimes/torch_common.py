@@ -64,7 +64,13 @@ def configure(target: Target) -> None:
         torch.cuda.set_device(target.device)
         if target.precision == "float32":
             torch.set_float32_matmul_precision("highest")
-            torch.backends.cudnn.allow_tf32 = False
+            cudnn: Any = torch.backends.cudnn
+            cudnn.allow_tf32 = False
+            # From torch 2.9 on that leaves cuDNN to what is said of all (``fp32_precision``), which
+            # the model's own code may have said.
+            for place in (cudnn, getattr(cudnn, "conv", cudnn), getattr(cudnn, "rnn", cudnn)):
+                if hasattr(place, "fp32_precision"):
+                    place.fp32_precision = "ieee"
 
 
 def gpu_name(device: str) -> str:
