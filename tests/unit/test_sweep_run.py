@@ -10,6 +10,7 @@ from dataclasses import replace
 import fake_measuring
 import pytest
 
+from frameworktax import host
 from frameworktax.cli import app
 from frameworktax.clock import REAL
 from frameworktax.errors import NothingMeasuredError
@@ -414,6 +415,14 @@ def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
     assert executor.cancel("b") and not executor.cancel("b")
     executor.close()
     assert executor.next_done(0.0) is None
+
+
+def test_a_study_may_name_every_device_of_this_host(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "gpus", lambda: ({"index": 0},) * 3)
+    for device, more in (("cuda:0", {"cuda:0", "cuda:1", "cuda:2"}), ("cpu", set())):
+        executor = LocalExecutor(tmp_path, device, Reporter(), ("x",))
+        found = {place.label: place.device for place in executor.platforms()}
+        assert found == {"local": device, "cpu": "cpu", **{name: name for name in more}}
 
 
 def test_a_dry_run_and_a_summary_in_words(tmp_path):

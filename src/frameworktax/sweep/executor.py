@@ -150,9 +150,16 @@ class LocalExecutor:
         """Looked up once for all sessions of a sweep: their load is that of its beginning."""
         return this_environment()
 
+    @cached_property
+    def _gpus(self) -> int:
+        """How many the driver lists, other makers' than NVIDIA's left out."""
+        return len(host.gpus())
+
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it; ``local`` is the device."""
         devices = {"local": self.device, "cpu": "cpu", self.device: self.device}
+        if self.device != "cpu":
+            devices |= {name: name for name in (f"cuda:{n}" for n in range(self._gpus))}
         return [Platform(label=label, device=one) for label, one in devices.items()]
 
     def submit(self, job: Job) -> None:
