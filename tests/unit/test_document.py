@@ -322,15 +322,20 @@ def test_a_busy_gpu_of_known_peaks_that_moves_weights_is_memory_bound():
     at = replace(at, workload=replace(at.workload, precision="float16"))
     kernel = 80_000
     made = []
-    for name in (gpu["name"], "NVIDIA Unheard-of"):
+    other = {"index": 1, "name": "NVIDIA L4"}
+    for gpus in (
+        [gpu],
+        [gpu, {**gpu, "index": 1}],
+        [{**gpu, "name": "NVIDIA Unheard-of"}],
+        [gpu, other],  # by the bus; CUDA may call either of them cuda:0
+        [{**gpu, "mig_mode": "Enabled"}, {**gpu, "index": 1}],
+    ):
         records = [
             r
             for r in data.sample_records()
             if not isinstance(r, Subject) and getattr(r, "point", None) is None
         ]
-        records[0] = replace(
-            records[0], environment=replace(data.ENVIRONMENT, gpus=({**gpu, "name": name},))
-        )
+        records[0] = replace(records[0], environment=replace(data.ENVIRONMENT, gpus=tuple(gpus)))
         records.append(
             Subject(
                 session=data.SESSION,
@@ -357,7 +362,7 @@ def test_a_busy_gpu_of_known_peaks_that_moves_weights_is_memory_bound():
             )
         )
         made.append(build(records).measurements[0].regime)
-    assert made == ["memory-bound", "compute-bound"]
+    assert made == ["memory-bound"] * 2 + ["compute-bound"] * 3
 
 
 def test_points_of_several_hosts_are_told():

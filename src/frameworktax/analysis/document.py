@@ -240,7 +240,7 @@ _put = object.__setattr__
 def _measurements(
     shown: Sequence[PointRecords],
     grouped: Iterable[PointRecords],
-    gpus: Mapping[tuple[str, str], regime.Device | None],
+    gpus: Mapping[str, regime.Device | None],
     until: float,
 ) -> list[tuple[FamilyKey, StoredMeasurement]]:
     """Return each point shown with its family; twins and eager are found among all of them."""
@@ -256,7 +256,7 @@ def _measurements(
         known: dict[str, Any] = {
             "records": records,
             "twin": twins.get(point) if twins else None,
-            "device": gpus.get((records.session, device_of(point.platform))) if gpus else None,
+            "device": gpus.get(records.session) if device_of(point.platform) != "cpu" else None,
             "until": until,
             "slope": None,
             "workload": point.workload,
@@ -381,13 +381,14 @@ def _no_bill(records: PointRecords) -> Note:
     return Note("no-kernel-time", "kernel time was not measured: no breakdown and no regime")
 
 
-def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], regime.Device | None]:
-    """Return (session, platform) → peak numbers of its device."""
-    return {
-        (s.session, f"cuda:{gpu.get('index', i)}"): regime.gpu_peaks(gpu)
-        for s in sessions
-        for i, gpu in enumerate(s.environment.gpus)
-    }
+def _gpus(sessions: Sequence[Session]) -> dict[str, regime.Device | None]:
+    """Return session → peak numbers of its GPUs, None where they differ or are not known.
+
+    Which of several kinds a point ran on is not: CUDA numbers the fastest first and leaves out
+    what ``CUDA_VISIBLE_DEVICES`` hides, and ``nvidia-smi`` lists all by their place on the bus.
+    """
+    peaks = {s.session: {regime.gpu_peaks(gpu) for gpu in s.environment.gpus} for s in sessions}
+    return {name: next(iter(found)) for name, found in peaks.items() if len(found) == 1}
 
 
 def _regime(m: StoredMeasurement) -> Regime | None:
