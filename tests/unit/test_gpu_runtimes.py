@@ -46,20 +46,36 @@ def test_a_driver_shows_by_its_files(tmp_path, file):
 
 
 def test_without_a_driver_there_is_no_gpu(monkeypatch):
-    monkeypatch.setattr(host, "gpu_present", lambda: False)
+    monkeypatch.setattr(host, "gpu_makers", frozenset)
     assert cuda_graph.missing_gpu().startswith("no GPU here")
 
 
 def test_with_a_driver_the_torch_that_is_installed_decides(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "gpu_present", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(host, "gpu_makers", lambda: frozenset({"NVIDIA"}))
     version = tmp_path / "version.py"
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(cuda_graph.importlib.util, "find_spec", lambda name: spec)
     assert cuda_graph.missing_gpu() is None  # no version.py: torch itself will say
     version.write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
     assert "built without CUDA" in cuda_graph.missing_gpu()
+    version.write_text("cuda: Optional[str] = None\nhip: Optional[str] = '7.0'\n")
+    assert "built for AMD's" in cuda_graph.missing_gpu()
     version.write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
     assert cuda_graph.missing_gpu() is None
+    # A chip of another maker has a driver too, and a torch for CUDA is what pip installs.
+    monkeypatch.setattr(host, "gpu_makers", lambda: frozenset({"AMD"}))
+    assert "built for NVIDIA's" in cuda_graph.missing_gpu()
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_hidden"), [("", True), ("-1", True), ("NoDevFiles", True), ("1", False)]
+)
+def test_a_process_that_is_shown_no_gpu_has_none(monkeypatch, shown, is_hidden):
+    monkeypatch.setattr(host, "gpu_makers", lambda: frozenset({"NVIDIA"}))
+    monkeypatch.setattr(cuda_graph.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert (cuda_graph.missing_gpu() is not None) == is_hidden
 
 
 @pytest.mark.parametrize(
@@ -107,14 +123,14 @@ def test_what_counts_devices_at_import_is_not_imported_ahead_for_a_device(tmp_pa
 @pytest.mark.parametrize(
     ("text", "built"),
     [
-        ("cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu = None", False),
-        ("cuda = '12.4'\nhip = None", True),
-        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2.1'", True),
-        ("debug = False", True),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu = None", set()),
+        ("cuda = '12.4'\nhip = None", {"NVIDIA"}),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2.1'", {"AMD"}),
+        ("debug = False", {"AMD", "NVIDIA"}),
     ],
 )
 def test_the_build_is_read_from_its_version_file(text, built):
-    assert cuda_graph.built_for_gpu(text) is built
+    assert cuda_graph.built_for(text) == built
 
 
 def test_on_a_device_dense_text_comes_without_its_mask(monkeypatch):

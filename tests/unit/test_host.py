@@ -289,13 +289,16 @@ def test_gpus_are_read_from_nvidia_smi():
 
 
 @pytest.mark.parametrize(
-    ("files", "is_there"),
-    [([], False), (["dev/nvidiactl", "dev/nvidia-uvm"], False),
-     (["proc/driver/nvidia/gpus/0000:01/information"], True), (["dev/nvidia0"], True),
-     (["dev/nvidia12"], True), (["dev/dxg"], True), (["dev/kfd"], True)],
+    ("files", "makers"),
+    [([], set()), (["dev/nvidiactl", "dev/nvidia-uvm"], set()),
+     (["proc/driver/nvidia/gpus/0000:01/information"], {"NVIDIA"}), (["dev/nvidia0"], {"NVIDIA"}),
+     (["dev/nvidia12"], {"NVIDIA"}), (["dev/kfd"], {"AMD"}), (["dev/dxg"], {"AMD"}),
+     (["dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"], {"AMD", "NVIDIA"})],
 )  # fmt: skip
-def test_a_device_of_any_driver_is_seen(tree, files, is_there):
-    assert host.gpu_present(tree(dict.fromkeys(files, ""))) is is_there
+def test_a_device_of_any_driver_is_seen(tree, files, makers):
+    root = tree(dict.fromkeys(files, ""))
+    assert host.gpu_makers(root) == makers
+    assert host.gpu_present(root) is bool(makers)
 
 
 def test_a_driver_that_answers_is_enough_where_device_files_are_hidden(monkeypatch, tmp_path):

@@ -48,8 +48,15 @@ _GPU_FIELDS = {
     "pci.bus_id": "pci_bus_id",
 }
 _GPU_NUMBERS = ("index", "memory_mib", "sm_clock_mhz", "max_sm_clock_mhz", "memory_clock_mhz")
-GPU_FILES = ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*", "dev/dxg", "dev/kfd")
-"""What the drivers of NVIDIA, WSL and AMD put there for a device; a container may have card 3."""
+GPU_FILES = {
+    "NVIDIA": (
+        *("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*"),
+        *("usr/lib/wsl/lib/libcuda.so*", "usr/lib/wsl/drivers/*/libcuda.so*"),
+    ),
+    "AMD": ("dev/kfd", "dev/dxg"),
+}
+"""What the drivers put there for a device; a container may have card 3. WSL has ``dxg`` for a chip
+of any maker, and a library of NVIDIA's only beside one of theirs."""
 _VECTOR = re.compile(r"s?sse|avx|fma|f16c|bmi|amx|asimd|sve|sme|i8mm|bf16")
 _CPU = "sys/devices/system/cpu"
 
@@ -67,11 +74,21 @@ def libraries(packages: Iterable[str] = ()) -> dict[str, str]:
     return found
 
 
+def gpu_makers(root: Path = ROOT) -> frozenset[str]:
+    """Return whose drivers show a device here, ``NVIDIA``, ``AMD``; imports nothing."""
+    found = {
+        maker
+        for maker, patterns in GPU_FILES.items()
+        if any(match for pattern in patterns for match in root.glob(pattern))
+    }
+    if root == ROOT and shutil.which("nvidia-smi") is not None:  # a sandbox may hide the files
+        found.add("NVIDIA")
+    return frozenset(found)
+
+
 def gpu_present(root: Path = ROOT) -> bool:
-    """Return whether a driver of NVIDIA, WSL or AMD shows a device here; imports nothing."""
-    if any(match for pattern in GPU_FILES for match in root.glob(pattern)):
-        return True
-    return root == ROOT and shutil.which("nvidia-smi") is not None  # a sandbox may hide the files
+    """Return whether any driver shows a device here."""
+    return bool(gpu_makers(root))
 
 
 def parse_gpus(text: str) -> tuple[dict[str, Any], ...]:

@@ -7,6 +7,7 @@ copies new inputs into the old ones (that copy is not part of the call, as nowhe
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from frameworktax.models.generate import Replayed
 from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.torch_common import TorchLoaded, TorchRuntime, configure, given
 
+VISIBLE, HIDING = "CUDA_VISIBLE_DEVICES", ("", "-1", "NoDevFiles")
+"""Which devices CUDA and ROCm show to a process, and what hides all; the last is Slurm's word."""
 WARM_CALLS = 3
 """Calls before capture, on a side stream: libraries set themselves up, which no graph may hold."""
 
@@ -163,18 +166,29 @@ def reason(error: BaseException) -> str:
 
 def missing_gpu() -> str | None:
     """Return why torch can use no GPU here, or None if one may be there; torch is not imported."""
-    if not host.gpu_present():
+    makers = host.gpu_makers()
+    if not makers:
         return "no GPU here (no driver found); run it on a machine that has one"
+    if os.environ.get(VISIBLE, "0").strip() in HIDING:
+        return f"{VISIBLE} hides every GPU; unset it, or name one there"
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None  # the list of packages says that better
     version = Path(spec.origin).with_name("version.py")
-    if version.is_file() and not built_for_gpu(version.read_text(encoding="utf-8")):
+    built = built_for(version.read_text(encoding="utf-8")) if version.is_file() else makers
+    if not built:
         return "this torch was built without CUDA; install a CUDA build (see pytorch.org)"
+    if not built & makers:
+        wanted = " and ".join(sorted(built))
+        return f"this torch was built for {wanted}'s GPUs, and no driver of those is found here"
     return None
 
 
-def built_for_gpu(text: str) -> bool:
-    """Return whether torch's ``version.py`` names a CUDA or ROCm version, or neither name."""
-    built = re.findall(r"^(?:cuda|hip)\b[^=\n]*=\s*(.+)$", text, re.MULTILINE)
-    return not built or any(value.strip() != "None" for value in built)
+def built_for(text: str) -> frozenset[str]:
+    """Return whose GPUs a torch is built for by its ``version.py``; any's where that names none."""
+    built = dict(re.findall(r"^(cuda|hip)\b[^=\n]*=\s*(.+)$", text, re.MULTILINE))
+    return frozenset(
+        maker
+        for name, maker in (("cuda", "NVIDIA"), ("hip", "AMD"))
+        if not built or built.get(name, "None").strip() != "None"
+    )
