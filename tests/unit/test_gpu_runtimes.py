@@ -787,6 +787,22 @@ def test_what_was_compiled_for_another_card_is_not_taken_from_the_cache(monkeypa
     assert first != second == third
 
 
+def test_which_of_several_kinds_of_cards_is_shown_is_part_of_what_is_compiled_for_it(monkeypatch):
+    """``cuda:0`` is another card then, for which the artefact of the first one is refused."""
+    keys = {}
+    (point,) = points_for(
+        Workload(model="mlp"), batches=[1], runtimes=["aot-inductor"], device="cuda:0"
+    )
+    for names in (("A100", "L4"), ("L4", "L4")):
+        found = [{"name": name, "driver": "580"} for name in names]
+        monkeypatch.setattr(series, "_gpus", lambda found=found: found)
+        for shown in "01":
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+            keys[names, shown] = series.artifact_key(point, [1], {})
+    assert keys[("A100", "L4"), "0"] != keys[("A100", "L4"), "1"]
+    assert keys[("L4", "L4"), "0"] == keys[("L4", "L4"), "1"]
+
+
 # --- engines of TensorRT that are delivered ----------------------------------------------------
 
 

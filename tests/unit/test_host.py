@@ -288,6 +288,24 @@ def test_gpus_are_read_from_nvidia_smi():
     assert inventory.parse_gpus("") == ()
 
 
+def test_without_nvidia_smi_a_gpu_is_what_its_driver_says(tree, monkeypatch):
+    """A container may have the card and not the tool."""
+    monkeypatch.setattr(inventory, "_smi", lambda question: None)
+    model = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 31\nDevice Minor: \t 3\n"
+    root = tree({
+        "proc/driver/nvidia/gpus/0000:3b:00.0/information": model,
+        "proc/driver/nvidia/gpus/0000:af:00.0/information": "",
+        "sys/module/nvidia/version": "580.65.06\n",
+    })  # fmt: skip
+    assert inventory.gpus(root) == (
+        {"index": 0, "name": "NVIDIA H100 80GB HBM3", "driver": "580.65.06",
+         "pci_bus_id": "0000:3b:00.0"},
+        {"index": 1, "name": None, "driver": "580.65.06", "pci_bus_id": "0000:af:00.0"},
+    )  # fmt: skip
+    assert host.cards(inventory.gpus(root))[0] == "NVIDIA H100 80GB HBM3, driver 580.65.06"
+    assert inventory.gpus(root / "elsewhere") == ()
+
+
 @pytest.mark.parametrize(
     ("files", "makers"),
     [([], set()), (["dev/nvidiactl", "dev/nvidia-uvm"], set()),
@@ -393,6 +411,9 @@ def test_what_shares_a_device_or_is_far_from_it_is_found(tree):
 def test_a_device_that_is_not_listed_is_no_missing_device(tree):
     assert findings(tree(MEMINFO))["gpu"].status == "ok"
     assert findings(tree({**MEMINFO, "dev/kfd": ""}))["gpu"].status == "warning"
+    gpu = {"index": 0, "name": "NVIDIA H100", "driver": "580", "pci_bus_id": "0000:3b:00.0"}
+    found = findings(tree(MEMINFO), gpus=(gpu,), processes=lambda: None)["gpu"]
+    assert found.status == "warning" and "NVIDIA H100" in found.text and "None" not in found.text
 
 
 def hinted(root, **more):

@@ -171,6 +171,12 @@ def _gpus(found: Environment, root: Path) -> Iterator[Check]:
         remedy = "pip install nvidia-ml-py"
         yield Check("gpu-state", "missing", text, remedy, remedy)
     for gpu in found.gpus:
+        if not gpu.keys() & {"compute_mode", "persistence_mode"}:  # known by its driver alone
+            text = f"{gpu.get('index')}: {gpu.get('name')}, driver {gpu.get('driver')}: nvidia-smi "
+            text += "does not list it, and its state is not read"
+            remedy = "let the container have nvidia-smi: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+            yield _finding("gpu", False, text, remedy)
+            continue
         clock, top = gpu.get("sm_clock_mhz"), gpu.get("max_sm_clock_mhz")
         text = (
             f"{gpu.get('index')}: {gpu.get('name')}, {gpu.get('memory_mib')} MiB, "

@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -106,9 +106,27 @@ def parse_gpus(text: str) -> tuple[dict[str, Any], ...]:
     return tuple({n: plain(n, v) for n, v in zip(names, row, strict=False)} for row in rows)
 
 
-def gpus() -> tuple[dict[str, Any], ...]:
-    """Return the GPUs that ``nvidia-smi`` lists; none where it is absent or fails."""
-    return parse_gpus(_smi(f"--query-gpu={','.join(_GPU_FIELDS)}") or "")
+def gpus(root: Path = ROOT) -> tuple[dict[str, Any], ...]:
+    """Return the GPUs that ``nvidia-smi`` lists, by their place on the bus.
+
+    Where it is absent or fails, as in a container without it, they are what NVIDIA's driver says
+    in ``/proc``: name, driver and place.
+    """
+    listed = parse_gpus(_smi(f"--query-gpu={','.join(_GPU_FIELDS)}") or "")
+    return listed or tuple(_gpus_of_driver(root))
+
+
+def _gpus_of_driver(root: Path) -> Iterator[dict[str, Any]]:
+    driver = read(root, "sys/module/nvidia/version")
+    for index, file in enumerate(sorted(root.glob("proc/driver/nvidia/gpus/*/information"))):
+        text = read(file.parent, file.name) or ""
+        name = re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)
+        yield {
+            "index": index,
+            "name": name[1].strip() if name else None,
+            "driver": driver,
+            "pci_bus_id": file.parent.name,
+        }
 
 
 def cards(found: Iterable[Mapping[str, Any]]) -> list[str]:

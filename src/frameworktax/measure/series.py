@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from frameworktax.measure.protocol import Bound
 from frameworktax.models.libraries import ASKS_FOR_DEVICES, libraries_in
 from frameworktax.records import DEPLOYED, FLOOR, REFERENCE, By, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
+from frameworktax.runtimes.cuda_graph import VISIBLE
 from frameworktax.runtimes.deployment import configuration
 
 READY = "ready.json"
@@ -315,13 +317,20 @@ def artifact_key(point: Point, batches: list[int], libraries: Mapping[str, str])
         "libraries": dict(libraries),
         "python": platform.python_version(),
         "cpu": host.cpu_model(),
-        "gpus": [] if point.platform == "cpu" else host.cards(_gpus()),
+        "gpus": [] if point.platform == "cpu" else _cards(),
     }
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
     return f"{point.runtime}-{digest}"
 
 
 _gpus = functools.cache(host.gpus)
+
+
+def _cards() -> list[str]:
+    """Return the host's GPUs; of several kinds also which of them this process is shown."""
+    found = host.cards(_gpus())
+    shown = [os.environ.get(VISIBLE, "")] if len(set(found)) > 1 else []
+    return found + shown
 
 
 @functools.cache
