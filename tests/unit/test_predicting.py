@@ -140,6 +140,49 @@ def test_a_copy_that_found_the_device_idle_is_no_wait(tmp_path):
     assert answer.factor.value > 1
 
 
+@pytest.mark.parametrize(
+    ("call", "name", "is_wait"),
+    [("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", True),
+     ("cudaMemcpy", "Memcpy DtoH (Device -> Pinned)", True),
+     ("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pinned)", False),
+     ("cudaMemcpy", "Memcpy DtoD (Device -> Device)", False),
+     ("hipMemcpyAsync", "CopyDeviceToHost", True)],
+)  # fmt: skip
+def test_which_copies_make_the_host_wait(tmp_path, call, name, is_wait):
+    path = tmp_path / "trace.json"
+    events = copied_out(524_000)
+    events[3] = cases.launch(30_000, 524_000, 2, call)
+    events[4] = cases.kernel(520_000, 522_000, 2, cat="gpu_memcpy", name=name)
+    path.write_text(cases.trace(*events))
+    (answer,) = ft.whatif(path, graphs=True)
+    assert (answer.latency_ns is None) is is_wait
+
+
+@pytest.mark.parametrize(
+    ("cat", "name"),
+    [("gpu_memset", "Memset (Device)"), ("gpu_memcpy", "Memcpy DtoD (Device -> Device)"),
+     ("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)")],
+)  # fmt: skip
+def test_what_is_done_before_its_call_returns_was_not_waited_for(tmp_path, cat, name):
+    """A call takes longer under a profiler than the device for a memset."""
+    path = tmp_path / "trace.json"
+    path.write_text(
+        cases.trace(
+            cases.event("user_annotation", "ProfilerStep#1", 0, 100_000),
+            cases.launch(10_000, 15_000, 1),
+            cases.kernel(18_000, 24_000, 1),
+            cases.launch(20_000, 35_000, 2, "cudaMemsetAsync"),
+            cases.kernel(26_000, 27_000, 2, cat=cat, name=name),
+            *(cases.launch(at, at + 5_000, at) for at in (40_000, 60_000, 80_000)),
+            *(cases.kernel(at + 8_000, at + 18_000, at) for at in (40_000, 60_000, 80_000)),
+        )
+    )
+    results = ft.explain(path)
+    assert results.run.trace["waits"] == []
+    (answer,) = ft.whatif(results, graphs=True)
+    assert answer.factor.value > 1
+
+
 def test_earlier_predictions_in_a_document_are_not_told_again(folder):
     run = explain(folder, what_if=WhatIf(host_speed=3)).run
     assert {p.change for p in ft.whatif(run, host_speed=2)} == {"--host-speed 2"}

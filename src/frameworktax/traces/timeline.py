@@ -22,6 +22,7 @@ import numpy as np
 from frameworktax.errors import UsageError
 from frameworktax.traces.events import (
     CATEGORIES,
+    COPY,
     GRAPH_LAUNCHES,
     HOST_CALLS,
     KERNEL,
@@ -356,8 +357,18 @@ class Timeline:
 
     @cached_property
     def blocks_host(self) -> Mask:
-        """Return, per record, whether it is a copy whose call returned when it was done."""
-        return (self.call >= 0) & ~self.is_kernel & (self.work.end_ns <= self.launch_end_ns)
+        """Return, per record, whether it is a copy whose call returned when it was done.
+
+        CUDA names the memory, ``Device -> Pageable``, and waits for pageable memory, and for any
+        memory of the host in calls that are not ``…Async``: what else is done by then, as a memset,
+        was just fast. Other makers name no memory.
+        """
+        work, call = self.work, self.call
+        inside = (call >= 0) & (work.end_ns <= self.launch_end_ns)
+        waits = ~work.containing("->") | work.containing("Pageable")
+        if len(self.calls):
+            waits |= self.on_link & ~self.calls.containing("Async")[call]
+        return np.asarray(inside & (work.category == CATEGORIES.index(COPY)) & waits)
 
     @cached_property
     def late_ns(self) -> int:
