@@ -403,7 +403,7 @@ def torch(monkeypatch):
         CUDAGraph=Graph,
         Stream=lambda: stream,
         current_stream=lambda: stream,
-        graph=lambda graph, stream: nullcontext(),
+        graph=lambda graph, stream, **mode: nullcontext(),
         stream=lambda stream: nullcontext(),
         set_device=lambda device: cuda.devices.append(device),
         devices=[],
@@ -526,7 +526,7 @@ class OutOfMemoryError(RuntimeError):
 )
 def test_memory_that_runs_out_in_a_capture_has_its_own_status(torch, first, status):
     @contextmanager
-    def capturing(graph, stream):
+    def capturing(graph, stream, **mode):
         try:
             yield
         finally:
@@ -618,11 +618,19 @@ def test_each_graph_is_captured_on_the_stream_that_its_call_was_warm_on(torch):
     warm, captured = [], []
     torch.cuda.Stream = lambda: SimpleNamespace(wait_stream=lambda other: None)
     torch.cuda.stream = lambda stream: warm.append(stream) or nullcontext()
-    torch.cuda.graph = lambda graph, stream=None: captured.append(stream) or nullcontext()
+    modes = []
+
+    def graph(graph, stream=None, capture_error_mode="global"):
+        captured.append(stream)
+        modes.append(capture_error_mode)
+        return nullcontext()
+
+    torch.cuda.graph = graph
     for _ in range(2):
         cuda_graph.recorded(lambda: None)
     assert captured == warm
     assert captured[0] is not captured[1]
+    assert set(modes) == {"thread_local"}, "other threads' calls of CUDA would break it"
 
 
 def test_two_threads_never_use_the_memory_of_a_graph_at_once(graphed):

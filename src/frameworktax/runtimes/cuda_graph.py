@@ -139,7 +139,9 @@ def recorded(call: Call, ready: Call | None = None) -> tuple[Call, Any]:
     try:
         # torch's default is one stream for all: it is of the device that captured first, and torch
         # gives cuBLAS one workspace a stream, in which two graphs must not compute at once.
-        with torch.cuda.graph(graph, stream=side):
+        # By default what other threads of a program do meanwhile, as taking memory, breaks the
+        # capture, and fails there too: a deployment may be loaded while others are called.
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             output = call()
     except Exception as error:  # boundary: the model's own code runs under capture
         torch.cuda.set_stream(stream)  # a broken capture leaves its own stream current
