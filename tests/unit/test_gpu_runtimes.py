@@ -20,6 +20,7 @@ from frameworktax.measure import series
 from frameworktax.measure.plan import Plan, points_for
 from frameworktax.measure.series import series_of
 from frameworktax.models.base import Inputs, Model
+from frameworktax.models.finalize import check_device
 from frameworktax.optimize import race
 from frameworktax.optimize.run import Asked, deliverable
 from frameworktax.records import Workload
@@ -784,6 +785,20 @@ def test_a_card_is_known_by_its_name_its_architecture_and_its_driver(torch, monk
 
     torch.cuda.get_device_properties = none
     assert "no GPU" in torch_common.gpu_name("cuda:0")
+
+
+def test_a_device_that_does_not_work_says_why(monkeypatch):
+    def init():
+        raise RuntimeError("The NVIDIA driver on your system is too old\n(found version 11040)")
+
+    cuda = SimpleNamespace(is_available=lambda: False, init=init)
+    for version, why in (("13.0", "driver on your system is too old (found"), (None, "no CUDA")):
+        fake = SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda=version, hip=None))
+        monkeypatch.setitem(sys.modules, "torch", fake)
+        with pytest.raises(UsageError) as raised:
+            check_device("cuda:0")
+        assert why in str(raised.value) and "\n" not in str(raised.value)
+        assert str(raised.value).endswith("choose --device cpu")
 
 
 def test_what_was_compiled_for_another_card_is_not_taken_from_the_cache(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, flat
 from frameworktax.models import ragged
 from frameworktax.models.base import Decoding, Inputs, Model
 from frameworktax.records import Workload
@@ -142,8 +142,13 @@ def check_device(device: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        built = torch.version.cuda or torch.version.hip
-        why = "no device works" if built else "this torch has no CUDA"
+        why = "this torch has no CUDA"
+        if torch.version.cuda or torch.version.hip:
+            why = "no device works"
+            try:
+                torch.cuda.init()
+            except RuntimeError as error:  # a driver that is too old, a device of another user
+                why += f" ({flat(str(error))[:200]})"
         raise UsageError(f"--device {device}: {why}; choose --device cpu")
     index = int(device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
