@@ -444,6 +444,7 @@ def test_gpu_bill_without_span_or_host_samples_says_so():
     [
         ({"python": 4}, 0, False),
         ({"python": 5}, 0, True),
+        ({"launch": 2, "python": 8}, 200_000, True),  # 5 % of the latency
         ({"launch": 9, "python": 1}, 900_000, False),
     ],
 )
@@ -453,7 +454,7 @@ def test_a_few_samples_of_the_host_do_not_split_starvation(samples, wait_ns, is_
     found = bill.from_device(LATENCY, [profiled, host])
     assert found.lines.get("python", 0.0) == (3_000_000 if is_split else 0.0)
     assert found.lines["remainder"] == (0.0 if is_split else 3_000_000)
-    codes = ["waits-inside"] * (wait_ns > 0) + ["starvation-not-split"] * (not is_split)
+    codes = ["waits-inside"] * (wait_ns > 200_000) + ["starvation-not-split"] * (not is_split)
     assert [note.code for note in found.notes] == codes
 
 

@@ -35,7 +35,10 @@ SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
 WAITS = "waits-inside"
-"""Code of the note that the host waits for a device inside a call."""
+"""Code of the note that the host waits for a device for a part of a call."""
+WAITING = 0.05
+"""Share of the latency from which on it is noted: transformers' question whether a mask is all ones
+takes 0.1 % of an eager BERT-base, and a graph of it does not ask."""
 JUDGED = ("copying", "unnamed", "unread")
 """Parts of ``Attribution.detail`` in libraries without symbols, whose machine code is judged."""
 MISJUDGED = 0.02
@@ -459,10 +462,10 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     counts["launch"] -= waited
     total = every - host.get("wait", 0) - waited
     notes = []
-    if waits and median(waits) > 0:
+    if waits and median(waits) > WAITING * latency.value:
         text = (
-            f"the host waits for the device inside a call, {duration(median(waits))} of it under "
-            "the profiler: no graph can hold that, and nothing is predicted"
+            f"between launches the host waits for the device, {duration(median(waits))} of a call: "
+            "no graph can hold that, and nothing is predicted"
         )
         notes.append(Note(WAITS, text))
     empty = [a.empty_span_ns for a in device if a.empty_span_ns is not None]

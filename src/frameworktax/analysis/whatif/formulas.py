@@ -305,7 +305,7 @@ def totals(m: Measurement) -> tuple[Estimate, Estimate, Estimate, Estimate]:
         reason = "host time, kernel time and launches are needed; measure with a device profile"
         raise Refused(UNIFORM, reason)
     if any(note.code == WAITS for note in m.notes):
-        # its host time holds time of the device, and totals do not show which launches it parts
+        # its host time holds the device's, and totals do not show between which launches
         reason = "the host waits for the device inside the call; measure, do not predict"
         raise Refused(UNIFORM, reason)
     # without a span the gaps are not known; they are then part of ``sync`` and stay
