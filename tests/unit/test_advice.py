@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sample_records as data
+from made_points import device_point, estimate
 from made_points import point as made_point
 from test_where import stack as layer_stack
 
@@ -47,6 +48,24 @@ def test_a_warm_overhead_bounds_nothing_in_the_headline_either():
     assert "at most 2.6" in headline([made_point()], [])  # the low end of 40 ± 1 %
     warm = headline([made_point(bill_method=TWIN)], [])
     assert "warm overhead" in warm and "at most" not in warm
+
+
+@pytest.mark.parametrize(
+    ("more", "most"),
+    [
+        ({}, "1.12 ×"),  # 100 of 90 ± 0.5 µs
+        ({"span_ns": None}, "1.7 ×"),  # what of the host's time is waiting is not known
+        ({"tax": 40_000.0, "enqueue_ns": estimate(20_000.0, 500)}, "2.6 ×"),  # 100 of 40 ± 1
+        ({"tax": 12_000.0, "enqueue_ns": estimate(20_000.0, 500)}, "5.1 ×"),  # not 8.3
+    ],
+)
+def test_a_faster_device_leaves_the_time_of_the_host_that_runs_beside_it(more, most):
+    """Kernels of a device overlap with the host, so that the tax is not all that is left."""
+    point = device_point(**more)
+    assert f"a faster device would give at most {most}" in headline([point], [])
+    (bound, *_) = _kernels_and_tax(point)
+    assert most in bound.action
+    assert ("the host takes" in bound.evidence) is (most in ("1.12 ×", "5.1 ×"))
 
 
 def test_a_runtime_that_differs_is_named_and_not_ranked(run):
@@ -127,7 +146,13 @@ def test_a_bound_more_than_twice_its_value_is_none(half, starts):
     """Of 45 % tax kernels bound 2.2 times and the tax 1.8 times; with 25 points more 5 and 3.3."""
     point = data.point("eager")
     share = Estimate(value=0.45, low=0.45 - half, high=0.45 + half)
-    fields = {"tax_share": share, "bill_method": "test", "platform": "cpu", "runtime": "eager"}
+    fields = {
+        "tax_share": share,
+        "bill_method": "test",
+        "platform": "cpu",
+        "runtime": "eager",
+        "span_ns": None,
+    }
     m = SimpleNamespace(point=point, workload=point.workload, **fields)
     found = [one.action for one in _kernels_and_tax(m)]
     assert [text.startswith(start) for text, start in zip(found, starts, strict=True)] == [

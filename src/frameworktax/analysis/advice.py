@@ -21,6 +21,7 @@ from frameworktax.analysis.estimates import (
     paired_ratio,
     percent,
     power,
+    quotient,
     scaled,
     share_texts,
     times,
@@ -61,6 +62,8 @@ VAGUE = 2.0
 """A bound that lies further above its value than by this factor says nothing."""
 EMPTY = 10.0
 """Nor does one above this: hardly anything is in the way of what it bounds."""
+ENQUEUED = "latency / host time"
+"""How a bound by the host's time was found."""
 KINDS = ("measured", "predicted", "bound")
 UNDETERMINED = 0.2
 """Half-width of the interval of a tax share from which on the headline gives no number for it."""
@@ -305,19 +308,35 @@ def _place(m: Measurement) -> Advice | None:
     )
 
 
+def _without_kernels(m: Measurement) -> Estimate | None:
+    """Return the gain if kernels took no time, the most that faster ones can give; None if unknown.
+
+    What is left is the tax. On a device, where kernels run beside the host, it is the host's time
+    at least, until the call returns: a call that has a span waits for nothing in between.
+    """
+    found = []
+    if m.tax_share is not None and m.tax_share.low > 0:
+        found.append(replace(inverse(m.tax_share), method="latency / tax"))
+    if m.span_ns is not None and m.enqueue_ns is not None and m.latency_ns is not None:
+        found.append(quotient(m.latency_ns, m.enqueue_ns, ENQUEUED))
+    return min(found, key=lambda one: one.high, default=None)
+
+
 def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
     """Yield what faster kernels, and no tax at all, could give at most, where that is known."""
     share = m.tax_share
     if share is None or m.bill_method == TWIN:
         return  # a twin's tax is a lower figure, so it bounds nothing
-    gain = replace(inverse(share), method="latency / tax") if share.low > 0 else None
+    gain = _without_kernels(m)
     if gain is not None and gain.high <= min(VAGUE * gain.value, EMPTY):
         cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
+        left = f"{percent(share.value)} of the latency is outside kernels ({m.bill_method})"
+        if gain.method == ENQUEUED:
+            left = f"the host takes {percent(1 / gain.value)} of the latency to launch its work"
         yield Advice(
             action=f"{cause} would give at most {times(gain.high)} with {m.runtime} "
             f"at batch {m.workload.batch}",
-            evidence=f"{_name(m)}: {percent(share.value)} of the latency is outside kernels "
-            f"({m.bill_method})",
+            evidence=f"{_name(m)}: {left}",
             gain=gain,
             kind="bound",
         )
@@ -466,9 +485,10 @@ def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
 
 
 def _bound(m: Measurement) -> str:
-    if m.tax_share is None or m.tax_share.low < 1 / EMPTY or not determined(m.tax_share):
+    if m.tax_share is None or not determined(m.tax_share) or m.bill_method == TWIN:
+        return ""  # the latter as in ``_kernels_and_tax``
+    gain = _without_kernels(m)
+    if gain is None or gain.high > EMPTY:
         return ""
-    if m.bill_method == TWIN:
-        return ""  # as in ``_kernels_and_tax``
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
-    return f"{cause} would give at most {times(1 / m.tax_share.low)}"
+    return f"{cause} would give at most {times(gain.high)}"
