@@ -95,11 +95,11 @@ def test_cpus_are_the_quietest_on_distinct_cores(tree, monkeypatch):
     def pass_time(_):
         tree({"proc/stat": stat(*[(c, busy.get(c, 0), 0, 0, 100, 0, 0, 0, 0) for c in range(8)])})
 
-    def pick(threads, usable=range(8)):
+    def pick(threads, usable=range(8), near=()):
         tree({"proc/stat": stat(*quiet)})
         monkeypatch.setattr(machine, "usable_cpus", lambda: tuple(usable))
         monkeypatch.setattr(machine.time, "sleep", pass_time)
-        return host.pick_cpus(threads, root)
+        return host.pick_cpus(threads, root, near=near)
 
     assert pick(1) == (3,)  # 0 is as quiet, but takes the interrupts
     assert pick(2) == (3, 4)  # core 0 through its other thread
@@ -107,6 +107,9 @@ def test_cpus_are_the_quietest_on_distinct_cores(tree, monkeypatch):
     assert pick(5) == (1, 3, 4, 6, 7)
     assert pick(2, [1, 5]) == (1, 5)  # no more cores allowed
     assert pick(3, [1]) == (1,)
+    assert pick(1, near=(1, 2, 5)) == (2,)  # near comes before quiet
+    assert pick(2, near=(2,)) == (2, 3)
+    assert pick(1, [0, 3], near=(2,)) == (3,)
 
 
 def test_another_system_measures_nothing_and_reads_what_was_measured(monkeypatch):
@@ -384,6 +387,36 @@ def test_each_fault_is_found_with_its_remedy(tree):
     assert bad["turbo"].remedy.endswith("intel_pstate/no_turbo")
     assert bad["library-openvino"].remedy == "pip install 'frameworktax[openvino]'"
     assert "2 processors" in bad["cgroup-cpu"].text
+
+
+@pytest.mark.parametrize(
+    ("names", "shown", "device", "cpus"),
+    [
+        ("AA", None, "cuda:0", (0, 1)),
+        ("AA", None, "cuda:1", (2, 3)),
+        ("AA", "1", "cuda:0", (2, 3)),
+        ("AA", "GPU-8e2b", "cuda:0", ()),
+        ("AB", None, "cuda:0", ()),  # CUDA may number them the other way round
+        ("B", None, "cuda:0", (0, 1)),
+        ("", None, "cuda:0", ()),
+    ],
+)
+def test_the_processors_near_a_device_are_known_where_its_number_is(
+    tree, monkeypatch, names, shown, device, cpus
+):
+    addresses = ("0000:3b:00.0", "0000:af:00.0")
+    root = tree(
+        {f"sys/bus/pci/devices/{a}/numa_node": f"{n}" for n, a in enumerate(addresses)}
+        | {f"sys/devices/system/node/node{n}/cpulist": f"{2 * n}-{2 * n + 1}" for n in range(2)}
+    )
+    found = tuple(
+        {"name": n, "pci_bus_id": f"0000{a}"} for n, a in zip(names, addresses, strict=False)
+    )
+    monkeypatch.setattr(inventory, "gpus", lambda root: found)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert host.near_cpus(device, root) == cpus
 
 
 def test_what_shares_a_device_or_is_far_from_it_is_found(tree):

@@ -5,6 +5,7 @@ No engine is imported: versions come from the packages' metadata, GPUs from ``nv
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -57,6 +58,8 @@ GPU_FILES = {
 }
 """What the drivers put there for a device; a container may have card 3. WSL has ``dxg`` for a chip
 of any maker, and a library of NVIDIA's only beside one of theirs."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Which devices CUDA and ROCm show to a process."""
 _VECTOR = re.compile(r"s?sse|avx|fma|f16c|bmi|amx|asimd|sve|sme|i8mm|bf16")
 _CPU = "sys/devices/system/cpu"
 
@@ -149,6 +152,23 @@ def numa_node(gpu: Mapping[str, Any], root: Path = ROOT) -> tuple[int, tuple[int
         return None
     listed = read(root, f"sys/devices/system/node/node{node}/cpulist") or ""
     return node, tuple(machine.parse_cpu_list(listed))
+
+
+def near_cpus(device: str, root: Path = ROOT) -> tuple[int, ...]:
+    """Return the processors of the NUMA node that ``cuda:N`` hangs on; none where it is not known.
+
+    The driver's number of a device is known among cards of one kind, where all are shown or those
+    that are have their numbers. Of others only a node that all of them share is.
+    """
+    found = gpus(root)
+    shown, number = os.environ.get(VISIBLE), int(device.partition(":")[2] or 0)
+    words = [f"{n}" for n in range(len(found))] if shown is None else shown.split(",")
+    numbers = [int(word) for word in words[number : number + 1] if word.strip().isdecimal()]
+    if len({gpu.get("name") for gpu in found}) == 1 and numbers and numbers[0] < len(found):
+        found = (found[numbers[0]],)
+    nodes = {numa_node(gpu, root) for gpu in found}
+    node = nodes.pop() if len(nodes) == 1 else None
+    return node[1] if node is not None else ()
 
 
 def _smi(question: str) -> str | None:

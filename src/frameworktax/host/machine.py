@@ -11,6 +11,7 @@ import re
 import shutil
 import sysconfig
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,11 +134,12 @@ def siblings(cpu: int, root: Path = ROOT) -> tuple[int, ...]:
     return parse_cpu_list(text) if text else (cpu,)
 
 
-def pick_cpus(threads: int, root: Path = ROOT) -> tuple[int, ...]:
+def pick_cpus(threads: int, root: Path = ROOT, *, near: Collection[int] = ()) -> tuple[int, ...]:
     """Return processors for ``threads`` threads: the quietest, one on each core while cores last.
 
-    Processor 0 comes last among equals, because most interrupts go there. Fewer than ``threads``
-    are returned where the process may not use more.
+    Those ``near`` come first, where there are any. Processor 0 comes last among equals, because
+    most interrupts go there. Fewer than ``threads`` are returned where the process may not use
+    more.
     """
     before = cpu_times(root)
     time.sleep(PICK_S)
@@ -147,7 +149,11 @@ def pick_cpus(threads: int, root: Path = ROOT) -> tuple[int, ...]:
         return after.get(cpu, (0, 0, 0))[0] - before.get(cpu, (0, 0, 0))[0]
 
     ranked = sorted(
-        usable_cpus(), key=lambda c: (sum(busy(s) for s in siblings(c, root)), busy(c), c == 0, c)
+        usable_cpus(),
+        key=lambda c: (
+            *(bool(near) and c not in near, sum(busy(s) for s in siblings(c, root))),
+            *(busy(c), c == 0, c),
+        ),
     )
     first: list[int] = []
     second: list[int] = []

@@ -23,7 +23,6 @@ from frameworktax.measure.protocol import Bound
 from frameworktax.models.libraries import ASKS_FOR_DEVICES, libraries_in
 from frameworktax.records import DEPLOYED, FLOOR, REFERENCE, By, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
-from frameworktax.runtimes.cuda_graph import VISIBLE
 from frameworktax.runtimes.deployment import configuration
 
 READY = "ready.json"
@@ -329,7 +328,7 @@ _gpus = functools.cache(host.gpus)
 def _cards() -> list[str]:
     """Return the host's GPUs; of several kinds also which of them this process is shown."""
     found = host.cards(_gpus())
-    shown = [os.environ.get(VISIBLE, "")] if len(set(found)) > 1 else []
+    shown = [os.environ.get(host.VISIBLE, "")] if len(set(found)) > 1 else []
     return found + shown
 
 

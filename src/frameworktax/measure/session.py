@@ -79,8 +79,8 @@ class MeasuringSession:
         self._stopping = False
         self._spawning = threading.Lock()
         self._threads = max(point.threads for point in plan.points)
-        on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
-        self._memory_bytes = 0 if on_device else int(0.9 * host.memory_available_bytes())
+        devices = {device_of(point.platform) for point in plan.points} - {"cpu"}
+        self._memory_bytes = 0 if devices else int(0.9 * host.memory_available_bytes())
         self._series = series_of(plan.points, plan, self._scratch)
         self._bench = Bench(
             plan=plan,
@@ -100,7 +100,9 @@ class MeasuringSession:
         self._setup_pool = ThreadPoolExecutor(THREADS)
         self._pool = ThreadPoolExecutor(min(len(host.usable_cpus()), THREADS))
         self._setup = Setup(self._bench, self._spawn, self._setup_pool)
-        self._rounds = Rounds(self._bench, cpus=host.pick_cpus(self._threads), seed=writer.session)
+        near = host.near_cpus(min(devices)) if devices else ()
+        cpus = host.pick_cpus(self._threads, near=near)
+        self._rounds = Rounds(self._bench, cpus=cpus, seed=writer.session)
 
     def run(self) -> None:
         """Measure everything; on Ctrl-C what was measured is in the store and this raises.

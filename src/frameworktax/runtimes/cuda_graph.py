@@ -21,8 +21,8 @@ from frameworktax.models.generate import Replayed
 from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.torch_common import TorchLoaded, TorchRuntime, configure, given
 
-VISIBLE, HIDING = "CUDA_VISIBLE_DEVICES", ("", "-1", "NoDevFiles")
-"""Which devices CUDA and ROCm show to a process, and what hides all; the last is Slurm's word."""
+HIDING = ("", "-1", "NoDevFiles")
+"""Values of ``host.VISIBLE`` that hide every device; the last is Slurm's word."""
 WARM_CALLS = 3
 """Calls before capture, on a side stream: libraries set themselves up, which no graph may hold."""
 
@@ -171,8 +171,8 @@ def missing_gpu() -> str | None:
     makers = host.gpu_makers()
     if not makers:
         return "no GPU here (no driver found); run it on a machine that has one"
-    if os.environ.get(VISIBLE, "0").strip() in HIDING:
-        return f"{VISIBLE} hides every GPU; unset it, or name one there"
+    if os.environ.get(host.VISIBLE, "0").strip() in HIDING:
+        return f"{host.VISIBLE} hides every GPU; unset it, or name one there"
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None  # the list of packages says that better
