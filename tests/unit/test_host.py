@@ -291,6 +291,15 @@ def test_gpus_are_read_from_nvidia_smi():
     assert inventory.parse_gpus("") == ()
 
 
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [(None, None), ("", 0), ("4211\n4212\n", 2), ("[Insufficient Permissions]\n", 1)],
+)
+def test_processes_on_a_gpu_are_counted_by_lines(monkeypatch, said, count):
+    monkeypatch.setattr(inventory, "_smi", lambda question: said)
+    assert inventory.gpu_processes() == count
+
+
 def test_without_nvidia_smi_a_gpu_is_what_its_driver_says(tree, monkeypatch):
     """A container may have the card and not the tool."""
     monkeypatch.setattr(inventory, "_smi", lambda question: None)

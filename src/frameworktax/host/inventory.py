@@ -140,7 +140,7 @@ def cards(found: Iterable[Mapping[str, Any]]) -> list[str]:
 def gpu_processes() -> int | None:
     """Return how many processes hold a compute context on any device; None where not known."""
     listed = _smi("--query-compute-apps=pid")
-    return None if listed is None else len(listed.split())
+    return None if listed is None else len(listed.splitlines())  # "[Insufficient Permissions]"
 
 
 def numa_node(gpu: Mapping[str, Any], root: Path = ROOT) -> tuple[int, tuple[int, ...]] | None:
