@@ -355,19 +355,22 @@ def _fullness(
 
     Kernels of several streams that overlap are added up: together they fill more of the device.
     """
-    nothing: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    sums = np.zeros((2, calls))
-    for i in range(len(kernels)):
-        place = (int(kernels.start_ns[i]), int(kernels.device[i]), int(kernels.stream[i]))
-        shape = trace.shapes.get(place)
-        limits = limits_of(trace.properties.get(place[1], {}))
+    devices = {int(d): limits_of(trace.properties.get(int(d), {})) for d in set(kernels.device)}
+    places = (kernels.start_ns.tolist(), kernels.device.tolist(), kernels.stream.tolist())
+    shares: list[tuple[float, float]] = []
+    known: dict[Any, tuple[float, float]] = {}  # kernels are many, and launched in few ways
+    for place in zip(*places, strict=True):
+        shape, limits = trace.shapes.get(place), devices[place[1]]
         if shape is None or limits is None:
-            return nothing
-        launch = Launch(*shape)
-        took = int(kernels.end_ns[i] - kernels.start_ns[i])
-        shares = sm_activity(launch, limits), warp_occupancy(launch, limits)
-        sums[:, in_call[i]] += took * np.array(shares)
-    active, warps = np.rint(sums).astype(np.int64)
+            return (), ()
+        if (shape, limits) not in known:
+            launch = Launch(*shape)
+            known[shape, limits] = sm_activity(launch, limits), warp_occupancy(launch, limits)
+        shares.append(known[shape, limits])
+    took = kernels.end_ns - kernels.start_ns
+    sums = np.zeros((calls, 2))
+    np.add.at(sums, in_call, took[:, None] * np.array(shares).reshape(-1, 2))
+    active, warps = np.rint(sums).astype(np.int64).T
     return _ints(active), _ints(warps)
 
 
