@@ -186,3 +186,31 @@ def test_amd_calls_launch_replay_and_wait(tmp_path):
     (step,) = line.steps()
     assert line.is_graph.tolist() == [False, True, False]
     assert step.waits_ns.tolist() == [[20, 60]]
+
+
+@pytest.mark.parametrize("stray", [1, 2, 3, -1, 1_000])
+def test_kernels_of_a_graph_that_are_numbered_wrongly_move_no_device(stray):
+    """CUPTI before 13.1 update 1, in every session of a process but the first.
+
+    By their numbers they would belong to the synchronise or the launch behind the graph's, to one
+    a millisecond later, to the launch before it, or to nothing.
+    """
+    rows = [
+        cases.event("user_annotation", "ProfilerStep#1", 0, 2_000_000),
+        cases.launch(10_000, 15_000, 1),
+        cases.kernel(18_000, 20_000, 1),
+        cases.launch(30_000, 40_000, 2, "cudaGraphLaunch"),
+        *(cases.kernel(at, at + 9_000, 2 + stray) for at in (45_000, 55_000, 65_000)),
+        cases.launch(41_000, 80_000, 3, "cudaStreamSynchronize"),
+        cases.launch(90_000, 95_000, 4),
+        cases.kernel(98_000, 99_000, 4),
+        cases.launch(1_500_000, 1_505_000, 5),
+        cases.kernel(1_508_000, 1_509_000, 5),
+    ]
+    line = timeline.build(cases.parse(cases.trace(*rows)))
+    assert line.shift_ns == {}
+    assert (line.call < 0).sum() >= 3
+    starts = line.work.start_ns[line.call < 0].tolist()
+    assert {45_000, 55_000, 65_000} <= set(starts)
+    lost = [line.calls.name_of(i) for i in line.lost.nonzero()[0]]
+    assert "cudaGraphLaunch" in lost

@@ -50,6 +50,13 @@ COMMUNICATION = re.compile(
 """Kernels that exchange data with other devices; how long one takes includes waiting for them."""
 ACROSS = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|M2D|D2M")
 """Copies that leave the device, by the names of CUDA, ROCm and XPU."""
+NO_LAUNCH = re.compile(
+    r"synchronize|event|iscapturing|attribute|occupancy|malloc|memalloc|hostalloc|free|query"
+    r"|propert|instantiate",
+    re.IGNORECASE,
+)
+"""Calls that launch nothing, whatever points to them: CUPTI before 13.1 update 1 gives kernels of a
+graph wrong numbers in every session of a process but the first."""
 LISTED = 8
 """Annotations that an error or a note names."""
 BACKLOG_NS = 100_000
@@ -560,6 +567,7 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
     work, duplicates = _distinct(trace.device())
     calls, is_launch = _launching(events, work)
     call = find(calls.correlation, work.correlation)
+    call[_strays(work, call, calls)] = -1
     start = taken(calls.start_ns, call)
     shift: dict[int, int] = {}
     moved = np.zeros(len(work), np.int64)
@@ -608,10 +616,11 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     """Return the calls that launched something, by correlation, and which launched kernels.
 
     A runtime call and the driver call inside it share a correlation: the outer one stands for
-    both. What a recorded kernel points to is a launch whatever its name. Calls without a
-    correlation are launches that point nowhere.
+    both. What a recorded kernel points to is a launch whatever its name, but for those that are
+    known to launch nothing. Calls without a correlation are launches that point nowhere.
     """
     calls = events.of(*HOST_CALLS)
+    calls = calls.where(calls.containing("launch") | ~calls.matching(NO_LAUNCH))
     kernels = calls.launching(*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
     ran = work.where(work.category == CATEGORIES.index(KERNEL)).correlation
     kernels |= np.isin(calls.correlation, ran) & (calls.correlation > 0)
@@ -623,6 +632,15 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     first = np.ones(len(calls), bool)
     first[1:] = (calls.correlation[1:] != calls.correlation[:-1]) | (calls.correlation[1:] <= 0)
     return calls.where(first), np.logical_or.reduceat(kernels, np.flatnonzero(first))
+
+
+def _strays(work: Events, call: Ns, calls: Events) -> Mask:
+    """Return the kernels of which several point to a call that launches one: a graph's, wrongly."""
+    is_kernel = (call >= 0) & (work.category == CATEGORIES.index(KERNEL))
+    count = np.bincount(call[is_kernel], minlength=len(calls) + 1)
+    of_one = calls.launching(*KERNEL_LAUNCHES) & ~calls.containing("MultiDevice")
+    many = np.append(of_one, False) & (count > 1)  # -1, no call: the last
+    return np.asarray(is_kernel & many[call])
 
 
 def outermost_first(calls: Events) -> Ns:
