@@ -567,6 +567,7 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
     work, duplicates = _distinct(trace.device())
     calls, is_launch = _launching(events, work)
     call = find(calls.correlation, work.correlation)
+    _find_graphs(work, call, calls)
     call[_strays(work, call, calls)] = -1
     start = taken(calls.start_ns, call)
     shift: dict[int, int] = {}
@@ -632,6 +633,26 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     first = np.ones(len(calls), bool)
     first[1:] = (calls.correlation[1:] != calls.correlation[:-1]) | (calls.correlation[1:] <= 0)
     return calls.where(first), np.logical_or.reduceat(kernels, np.flatnonzero(first))
+
+
+def _find_graphs(work: Events, call: Ns, calls: Events) -> None:
+    """Give records that point to no call to graphs without records, where those are as many.
+
+    In order; not where one would run before its launch.
+    """
+    rows = np.flatnonzero((call < 0) & (work.correlation > 0))
+    number, first, group = np.unique(work.correlation[rows], return_index=True, return_inverse=True)
+    used = np.bincount(call[call >= 0], minlength=len(calls))
+    graphs = np.flatnonzero(calls.named(*GRAPH_LAUNCHES) & (used == 0))
+    graphs = graphs[np.argsort(calls.start_ns[graphs], kind="stable")]
+    by = np.argsort(first, kind="stable")
+    if (
+        len(number) == len(graphs)
+        and (work.start_ns[rows[first[by]]] >= calls.start_ns[graphs]).all()
+    ):
+        of_group = np.empty_like(graphs)
+        of_group[by] = graphs
+        call[rows] = of_group[group]
 
 
 def _strays(work: Events, call: Ns, calls: Events) -> Mask:
