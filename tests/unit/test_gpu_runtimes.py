@@ -158,13 +158,26 @@ def test_the_floor_synchronises_on_a_device(torch):
     assert torch.cuda.waited == ["cuda:0"]
 
 
-def test_the_choice_of_convolutions_and_tf32_is_recorded():
+@pytest.mark.parametrize(
+    ("precision", "benchmark", "said"),
+    [("float32", False, ("heuristics", "without TF32")), ("float16", False, ("heuristics",)),
+     ("float32", True, ("timing them", "without TF32"))],
+)  # fmt: skip
+def test_the_choice_of_convolutions_and_tf32_is_recorded(monkeypatch, precision, benchmark, said):
+    cudnn = SimpleNamespace(benchmark=benchmark)
+    fake = SimpleNamespace(backends=SimpleNamespace(cudnn=cudnn))
+    monkeypatch.setitem(sys.modules, "torch", fake)
     model = Model(module=None, inputs=lambda batch: Inputs(), batch_dims={})
-    codes = [
-        [code for code, _ in torch_common.TorchLoaded(model, target, None, None).notes()]
-        for target in (CUDA, Target())
+
+    def notes(target):
+        return torch_common.TorchLoaded(model, target, None, None).notes()
+
+    assert notes(Target()) == []
+    ((code, text),) = notes(Target("cuda:0", precision))
+    assert code == "device-arithmetic"
+    assert [word in text for word in ("heuristics", "timing them", "without TF32")] == [
+        word in said for word in ("heuristics", "timing them", "without TF32")
     ]
-    assert codes == [["device-arithmetic"], []]
 
 
 GPU_ONLY = [

@@ -182,6 +182,16 @@ def given(model: Model | None) -> Model:
     return model
 
 
+def _arithmetic(target: Target) -> str:
+    """Say how a device computes, as ``configure`` and the model's own code have set it."""
+    import torch
+
+    by_timing = getattr(torch.backends.cudnn, "benchmark", False)
+    how = "timing them (torch.backends.cudnn.benchmark)" if by_timing else "its heuristics"
+    text = f"cuDNN picks convolutions by {how}"
+    return f"{text}; {NO_TF32}" if target.precision == "float32" else text
+
+
 class TorchLoaded(Loaded):
     """A callable that takes a model's inputs: its module, or what decodes with it.
 
@@ -200,8 +210,7 @@ class TorchLoaded(Loaded):
         self._module = module
         self._decoder = module if isinstance(module, Decoder) else None
         if target.is_cuda:
-            text = f"cuDNN picks convolutions by its heuristics; {NO_TF32}"
-            self.note("device-arithmetic", text)
+            self.note("device-arithmetic", _arithmetic(target))
         if self._decoder is not None:
             self.note("decoded-by", f"decoded by {self._decoder.how}")
 
