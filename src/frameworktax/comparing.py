@@ -115,9 +115,7 @@ def compare(
         UsageError: nothing in common, another machine without ``across``, an impossible gate.
         StoreError: a store or document cannot be read.
     """
-    if gate is not None and not 0 < gate < 1:
-        raise UsageError(f"gate must be between 0 and 1, for example 0.05 (got {gate:g})")
-    check_known("metric", metric, get_args(Metric))
+    check(gate, metric)
     names = (name_of(a), name_of(a if b is None else b))
     if baselines and b is None:
         raise UsageError("--baseline adds to the side before; name both sides, BEFORE and AFTER")
@@ -142,6 +140,13 @@ def compare(
         constants=_constants(before, after),
     )
     return Compared(found)
+
+
+def check(gate: float | None, metric: str = "latency") -> None:
+    """Raise UsageError for an impossible gate or metric, before minutes of measuring for it."""
+    if gate is not None and not 0 < gate < 1:
+        raise UsageError(f"gate must be between 0 and 1, for example 0.05 (got {gate:g})")
+    check_known("metric", metric, get_args(Metric))
 
 
 def name_of(source: Source) -> str:
@@ -221,8 +226,13 @@ def baseline(run: Run) -> Run:
 
     Single samples, curves and advice are left out; blocks and the calibrator stay. The harness's
     floor and points without a latency are no part of it.
+
+    Raises:
+        UsageError: nothing has a latency.
     """
     kept = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
+    if not kept:
+        raise UsageError(f"no runtime but {FLOOR} has a latency; measure one for a baseline")
     small = (replace(m, samples_ns=(), kernel_detail_ns=None, symbols_ns=()) for m in kept)
     return replace(run, measurements=tuple(small), curves=(), advice=(), left_out=())
 
@@ -231,11 +241,9 @@ def save_baseline(source: Source, path: Path) -> Run:
     """Write a baseline: a ``frameworktax.run`` document with one measurement a line.
 
     Raises:
-        UsageError: it has no latency, or the file cannot be written.
+        UsageError: nothing in it has a latency, or the file cannot be written.
     """
     kept = baseline(read(source))
-    if not kept.measurements:
-        raise UsageError(f"{name_of(source)} has no latency; measure before saving a baseline")
     data = json_document.dump(kept)
     rows = [json.dumps(m, ensure_ascii=False, allow_nan=False) for m in data.pop("measurements")]
     head = json.dumps(data, ensure_ascii=False, allow_nan=False)
@@ -341,6 +349,7 @@ def measure_again(
         UsageError: another machine without ``across``, an impossible gate.
         NothingMeasuredError: nothing could be measured.
     """
+    check(gate)
     manifest = deployment.read(folder)  # says why it cannot be loaded, before anything is started
     try:
         before = read(folder / deployment.PROOF)

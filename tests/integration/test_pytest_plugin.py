@@ -14,6 +14,7 @@ import pytest
 from frameworktax import api, comparing
 from frameworktax.analysis.document import build
 from frameworktax.errors import DeploymentError
+from frameworktax.records import Point, Subject, Workload
 
 PLUGIN = ("-p", "frameworktax.integrations.pytest_plugin", "-p", "no:cacheprovider")
 
@@ -27,7 +28,12 @@ class NoMeasuring:
             signature.bind(model, inputs, **options)
             name = made.NEW if model.get("new") else made.OLD
             more = {key: value for key, value in model.items() if key != "new"}
-            return SimpleNamespace(run=build(made.session(name, **more)))
+            records = made.session(name, **more)
+            if options["runtimes"] == ["null"]:
+                floor = Point(workload=Workload(model="null"), runtime="null")
+                records = [records[0], Subject(session=name, point=floor, paradigm="floor")]
+                records += made.data.blocks(floor, 200, session=name)
+            return SimpleNamespace(run=build(records))
 
         def again(folder, *, gate, across, time_budget):
             if folder.name == "changed":
@@ -110,11 +116,34 @@ def test_a_check_fails_only_on_what_is_proven(project):
 
 @pytest.mark.parametrize(
     ("way", "says"),
-    [("skip", "1 skipped"), ("xfail", "1 xfailed"), ("fail", "1 failed"), ("x", "1 failed")],
+    [("skip", "1 skipped"), ("xfail", "1 xfailed"), ("fail", "1 failed")],
 )
 def test_what_noise_leaves_open_is_for_the_user_to_say(project, way, says):
     project.write("def test_open(frameworktax):\n    frameworktax.assert_tax({}, below=0.615)\n")
     assert says in project("-o", f"frameworktax_inconclusive={way}")
+
+
+def test_a_wrong_setting_is_seen_where_nothing_is_open(project):
+    project.write("def test_below(frameworktax):\n    frameworktax.assert_tax({}, below=0.7)\n")
+    told = project("-o", "frameworktax_inconclusive=x")
+    assert "1 error" in told and "'x'; choose warn, skip, xfail, fail" in told
+
+
+@pytest.mark.parametrize(
+    ("check", "says"),
+    [
+        ("assert_tax({'batches': (1, 2)}, below=0.9)", "2 points"),
+        ("assert_latency_within({'batches': (1, 2)})", "2 points"),
+        ("assert_latency_within({}, gate=-1)", "between 0 and 1"),
+        ("assert_latency_within({}, metric='speed')", "'speed'"),
+        ("assert_latency_within({}, runtime='null')", "no runtime but null"),
+    ],
+)
+def test_what_is_no_check_is_refused_without_a_baseline_too(project, check, says):
+    project.write(f"def test_it(frameworktax):\n    frameworktax.{check}\n")
+    told = project("--frameworktax-update")
+    assert "1 failed" in told and says in told
+    assert not (project.folder / "frameworktax-baselines.json").exists()
 
 
 def test_latency_against_a_baseline_in_a_file(project):

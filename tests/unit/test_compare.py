@@ -400,7 +400,7 @@ def test_a_baseline_tells_what_its_store_tells(tmp_path):
     by_baseline, by_store = ft.compare(kept, new, gate=0.05), ft.compare(store, new, gate=0.05)
     assert by_baseline.comparison.points == by_store.comparison.points
     assert json.loads(kept.read_text())["schema"] == "frameworktax.run"
-    with pytest.raises(UsageError, match="no latency"):
+    with pytest.raises(UsageError, match="has a latency"):
         comparing.save_baseline(Run(), kept)
 
 

@@ -1179,6 +1179,13 @@ def test_inputs_become_a_function_that_makes_them(tmp_path):
     assert not (tmp_path / "inputs.npz").exists()
 
 
+def test_inputs_are_a_part_of_all_calls_whose_inputs_were_noted(tmp_path):
+    many, few = ([[{"shape": [n, 3], "dtype": "torch.int64"}], {}] for n in (2, 4))
+    kind = replace(kind_with(many, tmp_path), inputs=((many, 19), (few, 4)), detailed=17)
+    inputs.write(kind, tmp_path / "inputs.py", tmp_path)
+    assert "as in 19 of 23 calls" in (tmp_path / "inputs.py").read_text()
+
+
 @pytest.mark.parametrize(
     ("script", "name", "said"),
     [

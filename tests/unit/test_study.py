@@ -165,6 +165,7 @@ def test_tables_without_effect_and_names_of_nothing_are_noted(study, old, new, n
         ("length = [64]", "lenght = [64]", 25, ["did you mean 'length'"]),
         ('models = "mlp"\n', "", 27, ["models"]),
         ("[[point]]", "[point]", 27, ["write [[point]]"]),
+        ("value = 7", "", 31, ["priority.0.value: is missing"]),
         ('"10min"', '"10min"\nprocesses = "3"', 5, ["whole number"]),
         ('"10min"', '"10min"\nattempts = 99', 5, ["10", "99"]),
         ('"10min"', '"10min"\ntogether = ["bert-base", "mlp"]', 5, ['[["a", "b"]]']),
@@ -181,6 +182,11 @@ def test_an_error_names_its_line(study, old, new, line, says):
 def test_no_toml(study):
     assert "line 6" in refused(study, STUDY.replace("[grid]", "[grid"))
     assert "nested too deep" in refused(study, "x = " + "[" * 100_000)
+
+
+def test_a_table_of_another_form(study):
+    for text in (STUDY.replace("[grid]", "[[grid]]"), "grid = 3"):
+        assert "grid: is no table; write [grid]" in refused(study, text)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_study(study):
@@ -238,6 +244,7 @@ def test_overrides(study, words, check):
         ("=1", "KEY=VALUE"),
         ("~grid.batch=5", "is no override"),
         ("grid.batch=range(1,9)", "'grid.batch=range(1,9)'"),
+        ("exclude=[{batch=[4}]", "is no table"),
     ],
 )
 def test_wrong_overrides(study, word, says):

@@ -67,8 +67,12 @@ class Checks:
     """
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        __tracebackhide__ = True
         self._request = request
         self._config = request.config
+        self._inconclusive = str(self._config.getini("frameworktax_inconclusive"))
+        if self._inconclusive not in WAYS:
+            _fail(f"frameworktax_inconclusive '{self._inconclusive}'; choose {', '.join(WAYS)}")
         self._folder = folder
         self._sessions = 0
         self._measured: Run | None = None
@@ -188,7 +192,7 @@ class Checks:
         __tracebackhide__ = True
         from dataclasses import replace
 
-        from frameworktax.comparing import baseline, compare
+        from frameworktax.comparing import baseline, check, compare
         from frameworktax.report.json_document import parse
 
         key = self._request.node.nodeid + (f"[{name}]" if name else "")
@@ -196,6 +200,7 @@ class Checks:
         updates = self._config.getoption("--frameworktax-update")
         reason = f"{path.name} has no baseline of it; run with --frameworktax-update"
         with self._refusals():  # what is damaged or missing is known before minutes of measuring
+            check(gate, metric)
             known = _read(path).get(key)
             before = parse(known, str(path)) if known is not None and not updates else None
         is_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
@@ -270,16 +275,8 @@ class Checks:
     def _open(self, reason: str) -> None:
         """Do what the settings say about a check that noise leaves open."""
         __tracebackhide__ = True
-        ways: dict[Any, Callable[[str], Any]] = {
-            "skip": pytest.skip,
-            "xfail": pytest.xfail,
-            "fail": _fail,
-        }
-        way = self._config.getini("frameworktax_inconclusive")
-        if way in ways:
-            ways[way](reason)
-        elif way != "warn":
-            _fail(f"frameworktax_inconclusive '{way}'; choose warn, {', '.join(ways)}")
+        if way := WAYS[self._inconclusive]:
+            way(reason)
         self._request.node.warn(InconclusiveWarning(reason))
 
 
@@ -288,8 +285,20 @@ def _fail(reason: str) -> NoReturn:
     raise pytest.fail.Exception(reason, pytrace=False) from None  # the error says no more
 
 
+WAYS: dict[str, Callable[[str], Any] | None] = {
+    "warn": None,
+    "skip": pytest.skip,
+    "xfail": pytest.xfail,
+    "fail": _fail,
+}
+"""What is done about a check that noise leaves open, by ``frameworktax_inconclusive``."""
+
+
 def _point(run: Run, runtime: str) -> Measurement:
-    found = next((m for m in run.measurements if m.runtime == runtime), None)
+    points = [m for m in run.measurements if m.runtime == runtime]
+    if len(points) > 1:
+        _fail(f"{len(points)} points are no check of one; give one number, as in batch=8")
+    found = points[0] if points else None
     if found is None or found.status != "ok":
         _fail(f"{runtime} was not measured: {found.reason if found else 'no reason was recorded'}")
     return found

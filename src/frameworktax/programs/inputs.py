@@ -96,7 +96,8 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
         load = 'values = numpy.load(Path(__file__).with_suffix(".npz"), allow_pickle=False)'
         lines.append(load)
     lines.append(f"return module.eval(), {inputs}")
-    head = [f'"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""', ""]
+    of = sum(number for _, number in kind.inputs)  # calls left out and other threads' included
+    head = [f'"""{kind.name} with inputs as in {count} of {of} calls looked at."""', ""]
     head += ["import sys", "from pathlib import Path", "", "import numpy", "import torch"]
     if is_script:
         head += ["", f"sys.path.insert(0, {str(script.parent.resolve())!r})"]

@@ -50,6 +50,8 @@ TEMPLATE = Path(__file__).with_name("template.toml")
 HINTS = {
     "bool_type": "write true or false",
     "int_type": "write a whole number",
+    "missing": "is missing",
+    "model_type": "is no table; write [grid] or [study] once, {key = value} within a line",
     "string_type": "write a text in quotes",
     "string_pattern_mismatch": "is an empty name",
     "too_short": 'is no list of lists of two models or more, as in [["a", "b"]]',
