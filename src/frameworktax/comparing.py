@@ -25,7 +25,14 @@ from frameworktax.analysis.compare.contrasts import (
 )
 from frameworktax.analysis.document import build
 from frameworktax.analysis.grouping import gather
-from frameworktax.errors import DeploymentError, StoreError, UsageError, check_known, write_text
+from frameworktax.errors import (
+    DeploymentError,
+    StoreError,
+    UsageError,
+    check_known,
+    quoted,
+    write_text,
+)
 from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure import orphans
 from frameworktax.measure.plan import Plan, process_counts
@@ -172,7 +179,7 @@ def read(source: Source) -> Run:
     if path.suffix == ".json" and not path.exists():
         raise StoreError(
             f"no file {path}; give a document of --json, or make a baseline: "
-            f"frameworktax compare STORE --save-baseline {path}"
+            f"frameworktax compare STORE --save-baseline {quoted(path)}"
         )
     return api.read_store(path).run
 

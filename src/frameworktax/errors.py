@@ -13,6 +13,7 @@ FrameworktaxError            one line, names what to do next; carries the exit c
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -155,6 +156,11 @@ ONE_LINE, WITH_CAUSE = 400, 160
 def counted(count: int, noun: str) -> str:
     """Return ``1 point``, ``2 points``, ``1,000 points``."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def quoted(word: Any) -> str:
+    """Return a path or name as it stands in a command that a message gives, for the shell."""
+    return shlex.quote(str(word))
 
 
 def flat(text: str) -> str:

@@ -1,5 +1,6 @@
 """Wrong use: one line, exit 2, no traceback, and it says what to do."""
 
+import shlex
 import sys
 
 import fake_measuring
@@ -152,6 +153,22 @@ def test_a_page_of_the_paper_asks_for_what_draws_before_anything_is_measured(run
 def test_no_store_to_report(run, tmp_path):
     run("report", "nowhere", "-o", "r.html").refused("nowhere")
     assert [path.name for path in tmp_path.iterdir()] == ["own.py"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "an other"],
+        ["report", "my results", "--where", "model=x"],
+        ["compare", "an other.json", "my results"],
+        ["sweep", "an other.toml"],
+    ],
+)
+def test_a_path_with_a_space_is_quoted_in_the_command_to_type(run, tmp_path, words):
+    sample_records.write(tmp_path / "my results", sample_records.sample_records())
+    done = run(*words)
+    assert done.code == 2
+    assert words[1] in shlex.split(done.err), done.err
 
 
 def test_a_file_that_is_no_store(run, tmp_path):

@@ -25,6 +25,7 @@ from frameworktax.errors import (
     UsageError,
     check_suffix,
     flat,
+    quoted,
     shortened,
     write_text,
 )
@@ -164,7 +165,7 @@ class Output:
         self.run(results.run, results.store)
         points = results.run.points
         if self._quiet and points is not None and points.measured < points.asked:
-            see = f"see which: frameworktax report {results.store}"
+            see = f"see which: frameworktax report {quoted(results.store)}"
             print(f"frameworktax: {points_text(points)} measured; {see}", file=sys.stderr)
 
     def view(self) -> ProgressView | nullcontext[None]:

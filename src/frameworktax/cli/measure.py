@@ -11,7 +11,7 @@ import typer
 
 from frameworktax.cli import options
 from frameworktax.cli.deliver import Output, console, this_command
-from frameworktax.errors import UsageError, check_suffix, flat, write_text
+from frameworktax.errors import UsageError, check_suffix, flat, quoted, write_text
 from frameworktax.sweep.values import words
 
 
@@ -82,7 +82,8 @@ def measure(
         precision=words(precision),
         command=sys.argv[1:],
     )
-    then = f"See it: frameworktax report {store}; go on: {this_command('--resume')} --resume"
+    see = f"See it: frameworktax report {quoted(store)}"
+    then = f"{see}; go on: {this_command('--resume')} --resume"
     with out.measuring(store, then, partial=True) as view:
         results = api.measure(**asked, reporter=view)
     out.results(results)
@@ -134,7 +135,7 @@ def sweep(
     from frameworktax.sweep.plan import summary
     from frameworktax.sweep.run import sweep as run_sweep
 
-    then = f"See it: frameworktax report {store}; go on: {this_command('--no-resume')}"
+    then = f"See it: frameworktax report {quoted(store)}; go on: {this_command('--no-resume')}"
     with out.ending(store, then, partial=True):
         with out.view() as view:
             results = run_sweep(
@@ -168,7 +169,7 @@ def init(
     if os.path.lexists(file):
         raise UsageError(f"{file} exists; name another file")
     write_text(file, TEMPLATE.read_text(encoding="utf-8"))
-    print(f"written: {file}; next: frameworktax sweep {file} --dry-run")
+    print(f"written: {file}; next: frameworktax sweep {quoted(file)} --dry-run")
 
 
 def optimize_command(
@@ -288,7 +289,7 @@ def ablate_command(
             folder=store,
             command=sys.argv[1:],
         )
-        then = f"See it: frameworktax ablate {model} --store {store} --redraw"
+        then = f"See it: frameworktax ablate {quoted(model)} --store {quoted(store)} --redraw"
         with out.measuring(store, then) as view:
             found, _ = ablating.ablate(**asked, reporter=view)
     try:

@@ -11,7 +11,7 @@ import typer
 from frameworktax.cli import options
 from frameworktax.cli.deliver import Output, this_command
 from frameworktax.cli.options import JsonFile, Quiet, Verbose
-from frameworktax.errors import UsageError, check_suffix, counted, write_text
+from frameworktax.errors import UsageError, check_suffix, counted, quoted, write_text
 from frameworktax.sweep.values import share
 
 
@@ -73,7 +73,7 @@ def report_command(
         if not results and where:
             raise UsageError(
                 f"no point in {store} has {' and '.join(where)}; "
-                f"see which there are: frameworktax store list {store}"
+                f"see which there are: frameworktax store list {quoted(store)}"
             )
         if after is not None:
             if output is None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from frameworktax.analysis.advice import determined
 from frameworktax.analysis.estimates import duration, percent, share_texts
-from frameworktax.errors import UsageError, check_known, check_suffix, counted
+from frameworktax.errors import UsageError, check_known, check_suffix, counted, quoted
 from frameworktax.host.cache import temporary_folder
 from frameworktax.programs import inputs, launch, observed
 from frameworktax.programs.document import CALLS, Kind, Program, Section
@@ -169,7 +168,7 @@ def _advice(
     if not top.inputs:
         return ((f"{paid}; what it was called with was not seen", ()),)
     said = inputs.write(top, path, folder)
-    at = shlex.quote(f"{path}:build")
+    at = quoted(f"{path}:build")
     text = f"{paid}. Look through {path}"
     text += f" ({'; '.join(said)})" if said else ""
     text += ", then measure it by itself, and replace it"

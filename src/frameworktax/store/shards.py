@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from frameworktax.errors import StoreError
+from frameworktax.errors import StoreError, quoted
 from frameworktax.records import (
     RECORDS,
     STORE_SCHEMA,
@@ -201,10 +201,11 @@ def find(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
-        raise StoreError(f"no store at {folder}; measure with --store {folder} first")
+        raise StoreError(f"no store at {folder}; measure with --store {quoted(folder)} first")
     shards = sorted(p for p in folder.glob(f"*{SUFFIX}") if p.is_file())
     if not shards:
-        raise StoreError(f"{folder} holds no results (*.jsonl); measure with --store {folder}")
+        then = f"measure with --store {quoted(folder)}"
+        raise StoreError(f"{folder} holds no results (*.jsonl); {then}")
     return shards
 
 

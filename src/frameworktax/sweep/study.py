@@ -30,7 +30,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, nearest, quoted
 from frameworktax.measure.plan import (
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
@@ -138,9 +138,8 @@ def read(
         except UnicodeDecodeError as error:
             raise UsageError(f"{path} is no text in UTF-8; save it as such") from error
         except OSError as error:
-            raise UsageError(
-                f"cannot read {path}: {error.strerror}; 'frameworktax init {path}' writes a study"
-            ) from error
+            then = f"a study is written by: frameworktax init {quoted(path)}"
+            raise UsageError(f"cannot read {path}: {error.strerror}; {then}") from error
         except ValueError as error:  # no TOML, or an integer of thousands of digits
             raise UsageError(f"{path}: no TOML: {error}") from error
         except RecursionError as error:
