@@ -1186,6 +1186,18 @@ def test_inputs_are_a_part_of_all_calls_whose_inputs_were_noted(tmp_path):
     assert "as in 19 of 23 calls" in (tmp_path / "inputs.py").read_text()
 
 
+def test_inputs_replace_those_of_an_earlier_run_and_no_other_file(tmp_path):
+    path = tmp_path / "inputs.py"
+    assert inputs.is_replaceable(path)
+    kind = kind_with([[{"shape": [2, 3], "dtype": "torch.int64"}], {}], tmp_path)
+    inputs.write(kind, path, tmp_path)
+    assert inputs.is_replaceable(path)
+    path.write_text("import torch\n")
+    with pytest.raises(UsageError, match="other content"):
+        running.run_program(__file__, [], record=path)
+    assert path.read_text() == "import torch\n"
+
+
 @pytest.mark.parametrize(
     ("script", "name", "said"),
     [

@@ -11,11 +11,33 @@ from typing import Any
 
 import numpy as np
 
+from frameworktax.errors import UsageError
 from frameworktax.programs.document import Kind
 
 SCRIPT = frozenset(("__main__", "__mp_main__"))
 DRAWN = re.compile(r"torch\.b?float(16|32|64)")
 """Types that torch draws at random: of eight bits it does not."""
+
+
+HEAD = '"""{} with inputs as in {} of {} calls looked at."""'
+"""First line of a file that is written here."""
+
+
+def is_replaceable(path: Path) -> bool:
+    """Return whether nothing is lost where inputs are written: no file, or one of an earlier run.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.readline().rstrip()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
+    known = re.escape(HEAD).replace(r"\{\}", ".*").encode()
+    return not first or re.fullmatch(known, first) is not None
 
 
 def batch(kind: Kind) -> int | None:
@@ -97,7 +119,7 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
         lines.append(load)
     lines.append(f"return module.eval(), {inputs}")
     of = sum(number for _, number in kind.inputs)  # calls left out and other threads' included
-    head = [f'"""{kind.name} with inputs as in {count} of {of} calls looked at."""', ""]
+    head = [HEAD.format(kind.name, count, of), ""]
     head += ["import sys", "from pathlib import Path", "", "import numpy", "import torch"]
     if is_script:
         head += ["", f"sys.path.insert(0, {str(script.parent.resolve())!r})"]

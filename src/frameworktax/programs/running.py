@@ -54,8 +54,8 @@ def run_program(
     except re.error as error:
         raise UsageError(f"--only '{only}' is no regular expression: {error}") from error
     command = launch.command(program, arguments, module=module)
-    if record is not None and record.exists() and record.resolve() == Path(program).resolve():
-        raise UsageError(f"--record-inputs {record} is the program itself; name another file")
+    if record is not None and not inputs.is_replaceable(record):
+        raise UsageError(f"--record-inputs {record} has other content; name another file")
     with temporary_folder("frameworktax-run-") as folder:
         noting = "" if record is None else "values" if values else "shapes"
         ended = launch.run(command, folder, by=by, inputs=noting)
