@@ -121,6 +121,7 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["reproduce", "figure-1", "--scale", "tiny"], ["choose full, small"]),
         (["reproduce", "figure-1", "--report", "page.pdf"], ["choose .md, .html"]),
         (["explain", "none.json"], ["none.json"]),
+        (["doctor", "--calibrate", "--fix-hints"], ["give one of them"]),
     ],
     ids=lambda value: " ".join(value),
 )

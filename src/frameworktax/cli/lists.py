@@ -136,6 +136,8 @@ def doctor(
 
       frameworktax doctor --fix-hints
     """
+    if calibrate and fix_hints:
+        raise UsageError("--calibrate measures and --fix-hints runs nothing; give one of them")
     if calibrate:
         from frameworktax import comparing
 
