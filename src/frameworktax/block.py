@@ -312,8 +312,11 @@ def tax(name: str | None = None, *, module: Any = None, fresh: bool = False) -> 
         fresh: forget earlier runs under this name.
 
     Raises:
-        UsageError: the name is no text, or the block of this name has another module.
+        UsageError: the name is no text, what was given as the module is none, or the block of this
+            name has another one.
     """
+    if not (module is None or hasattr(module, "named_children")):
+        raise UsageError(f"{type(module).__name__} is no torch.nn.Module; give one as module=")
     if name is None:
         return Block("block", module=module)
     if not isinstance(name, str):

@@ -48,6 +48,18 @@ def test_measure_refuses_what_is_of_another_kind(given):
         ft.measure(NET, X, **{"runtimes": "eager", "batch": 1, **given})
 
 
+@pytest.mark.parametrize("given", [{"length": 8}, {"image_size": 8}, {"width": 0.5}, {"depth": 2}])
+def test_measure_refuses_what_a_live_module_has_not(given):
+    with pytest.raises(UsageError, match=f"your own model has no {next(iter(given))[:5]}"):
+        ft.measure(NET, X, runtimes="eager", batch=1, **given)
+
+
+@pytest.mark.parametrize("given", [{"length": [8]}, {"image_size": 8}])
+def test_optimize_refuses_what_a_live_module_has_not(given):
+    with pytest.raises(UsageError, match=f"your own model has no {next(iter(given))[:5]}"):
+        ft.optimize(NET, X, **given)
+
+
 @pytest.mark.parametrize("given", [*BOTH, {"allow": 8}, {"aim": None}])
 def test_optimize_refuses_what_is_of_another_kind(given):
     with pytest.raises(UsageError):
@@ -103,3 +115,9 @@ def test_an_object_without_tensors_is_a_constant():
 
 def test_a_text_is_one_value():
     assert listed("eager") == ["eager"] and listed(range(2)) == [0, 1] and listed(None) == [None]
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+def test_a_block_of_what_is_no_module_is_refused_before_it_begins(name):
+    with pytest.raises(UsageError, match=r"int is no torch\.nn\.Module"):
+        ft.tax(name, module=3)

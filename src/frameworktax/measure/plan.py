@@ -275,6 +275,8 @@ def checked(plan: Plan, live: Live | None = None, *, force_threads: bool = False
         )
     if live is None:
         models.check(point.workload)
+    else:
+        models.refuse(point.workload, models.USER)
     refuse_unavailable(plan.points)
     if plan.by in BY:
         refuse_places(plan.points, plan.by)

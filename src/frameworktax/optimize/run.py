@@ -179,8 +179,6 @@ class Asked:
             lengths = _ascending("length", self.length)
         if not batches or not lengths:
             raise UsageError("name at least one batch size, 1 or more, and no empty --length")
-        if self.live is not None and lengths != [None]:
-            raise UsageError("a live module has the lengths of its inputs; leave out length")
         for length in lengths:
             workload = Workload(
                 model=str(self.model) if self.live is None else self.live.name,
@@ -191,6 +189,8 @@ class Asked:
             workload = of_kinds(workload)
             if self.live is None:
                 models.check(workload)
+            else:
+                models.refuse(workload, models.USER)
             yield from (replace(workload, batch=batch) for batch in batches)
 
     @property
