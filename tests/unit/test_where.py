@@ -151,3 +151,5 @@ def test_a_layer_pays_with_those_inside_it():
     assert layer_tax(stack(), "").tax_ns.value == pytest.approx(whole - 5.0)  # not what is outside
     with pytest.raises(UsageError, match=r"did you mean 'layers\.3'"):
         layer_tax(stack(), "layer.3")
+    with pytest.raises(UsageError, match="as named_modules"):
+        layer_tax(stack(), "q")

@@ -184,7 +184,8 @@ def layer_tax(layers: Sequence[Layer], path: str) -> LayerTax:
     whole = sum(map(tax_ns, layers))
     if not inside:
         known = [one.path for one in layers if one.path]
-        raise UsageError(f"no layer '{path}' was called{nearest(path, known)}")
+        hint = nearest(path, known) or "; give a path as named_modules() has it"
+        raise UsageError(f"no layer '{path}' was called{hint}")
     if whole <= 0:
         raise UsageError("the call has no tax that layers could share")
     tax = _estimate(inside)
