@@ -16,7 +16,7 @@ With 64 threads the interpreter's lock goes from one to the next 100,000 times a
 each thread has an event the kernel stops one and starts another at each of these switches: the
 worst case. With few threads (``--threads 2``) there is little of it.
 
-    python benchmarks/attach.py             fourteen pairs each, 4 min; one that was ended goes on
+    python benchmarks/attach.py             fourteen pairs each, 5 min; one that was ended goes on
     python benchmarks/attach.py --threads 2 --out benchmarks/results/attach_two_threads.json
     python benchmarks/attach.py --quick     two pairs each, proves nothing
 """
@@ -42,6 +42,8 @@ from frameworktax.programs.target import children
 from frameworktax.stats import mean_interval
 
 WINDOW_S, ROUNDS = 1.5, 14
+SETTLED_S, STEADY_S = 3, 12
+"""Seconds after which what observing takes of a processor is steady, and over which it is read."""
 MORE = 25
 LOST = 0.02
 PY_SPY_HZ = 100
@@ -52,9 +54,8 @@ counts = np.memmap(sys.argv[1], np.int64, "r+", shape=(int(sys.argv[2]), 8))
 def work(slot):
     a = np.ones((96, 96), np.float32)
     while True:
-        for _ in range(20):
-            a @ a
-            sum(range(100))
+        a @ a
+        sum(range(100))
         counts[slot, 0] += 1
 for slot in range(len(counts)):
     threading.Thread(target=work, args=(slot,), daemon=True).start()
@@ -184,7 +185,7 @@ def _ask(process: subprocess.Popen[str], word: str = "") -> None:
 def compare(name: str, rounds: int, threads: int) -> Row:
     """Return the rates as it is and observed, a pair of windows each round, and the observer's."""
     found: dict[str, list[tuple[float, float]]] = {"plain": [], name: []}
-    coin, own_ns, own = random.Random(0), 0, 0
+    coin = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         cases = Cases(Path(folder), threads)
         try:
@@ -198,18 +199,19 @@ def compare(name: str, rounds: int, threads: int) -> Row:
             for _ in range(rounds):
                 for each in coin.sample(list(found), 2):
                     with getattr(cases, each)():
-                        begin = cases.observers_ns()
                         found[each].append(cases.rates())
-                        if each == name:
-                            own_ns += cases.observers_ns() - begin
-                            own += 1
+            with getattr(cases, name)():
+                time.sleep(SETTLED_S)
+                begin_ns = cases.observers_ns()
+                time.sleep(STEADY_S)
+                share = (cases.observers_ns() - begin_ns) / STEADY_S / 1e9
         finally:
             cases.close()
     return {
         "threads": threads,
         "switches_per_s": switches,
         "window_s": WINDOW_S,
-        "observer_share": own_ns / own / WINDOW_S / 1e9,
+        "observer_share": share,
         "rates_wall_cpu": found,
     }
 
@@ -227,7 +229,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=64, help="of the target (64)")
     chosen = parser.parse_args()
     rounds = 2 if chosen.quick else ROUNDS
-    estimate = 10 + rounds * 2 * (WINDOW_S + 0.4)
+    estimate = 10 + rounds * 2 * (WINDOW_S + 0.4) + SETTLED_S + STEADY_S
     bench = Bench("attach", chosen, [estimate] * len(CASES), resume=True)
     for name, (words, per) in CASES.items():
         found = bench.part(
