@@ -254,14 +254,15 @@ def test_columns_of_a_torn_store_hold_what_its_records_do(tmp_path):
         fill(tmp_path, f"s{number}", [*part, *parts[number - 1][:9]])
     torn = tmp_path / "s1.jsonl"
     lines = torn.read_bytes().splitlines(keepends=True)
-    block = next(i for i, line in enumerate(lines) if b'"record":"block"' in line)
+    block, after = [i for i, line in enumerate(lines) if b'"record":"block"' in line][20:22]
     outcome = next(line for line in lines if b'"outcome"' in line)
     lines[block] = lines[block][:90] + outcome  # runs into another record
+    lines[after] = lines[after][:90] + lines[after]  # and a block into itself
     torn.write_bytes(b"".join([*lines, b"{}\n"])[:-9])
     whole, notes = store.read(tmp_path)
     timed = [record for record in whole if isinstance(record, Block)]
     (*others, found), same_notes = store.read_columns(tmp_path)
-    assert [note.code for note in notes] == ["torn-line"] * 2
+    assert [note.code for note in notes] == ["torn-line"] * 3
     assert same_notes == notes
     assert others == [record for record in whole if record not in timed]
     expected = Blocks([Batch.of(timed)])

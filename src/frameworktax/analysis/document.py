@@ -71,7 +71,8 @@ def build(records: Sequence[Record], *, asked: Iterable[Point] = (), until: floa
     grouped, notes = gather(records)
     grouped = [g for g in grouped if g.measured]
     shown = _shown(grouped)
-    measured = _measurements(shown, grouped, _gpus(sessions), until)
+    gpus = {s.session: regime.gpu_peaks(regime.gpu_of(s.environment)) for s in sessions}
+    measured = _measurements(shown, grouped, gpus, until)
     families: dict[FamilyKey, list[StoredMeasurement]] = defaultdict(list)
     for key, m in measured:
         if m.runtime != FLOOR:  # it is no family's member
@@ -379,16 +380,6 @@ def _no_bill(records: PointRecords) -> Note:
     if records.point.runtime == FLOOR:
         return Note("floor", "does nothing: its latency is the harness's own cost per call")
     return Note("no-kernel-time", "kernel time was not measured: no breakdown and no regime")
-
-
-def _gpus(sessions: Sequence[Session]) -> dict[str, regime.Device | None]:
-    """Return session → peak numbers of its GPUs, None where they differ or are not known.
-
-    Which of several kinds a point ran on is not: CUDA numbers the fastest first and leaves out
-    what ``CUDA_VISIBLE_DEVICES`` hides, and ``nvidia-smi`` lists all by their place on the bus.
-    """
-    peaks = {s.session: {regime.gpu_peaks(gpu) for gpu in s.environment.gpus} for s in sessions}
-    return {name: next(iter(found)) for name, found in peaks.items() if len(found) == 1}
 
 
 def _regime(m: StoredMeasurement) -> Regime | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frameworktax.analysis.curves import FREE, isotonic
-from frameworktax.records import Estimate, Regime, Subject
+from frameworktax.records import Environment, Estimate, Regime, Subject
 
 CPU_FRAMEWORK = 0.5
 CPU_COMPUTE = 0.15
@@ -128,6 +128,17 @@ DEVICES: Mapping[str, Device] = {
 From the makers' data sheets: dense, without sparsity, at the tensor cores' rate for half precision
 and without TF32 for single. The H200's cache is what the driver reports; its data sheet gives none.
 """
+
+
+def gpu_of(environment: Environment) -> Mapping[str, Any]:
+    """Return a host's GPU, the first of several of one kind; nothing of others.
+
+    Which of several kinds a point ran on is not known: CUDA numbers the fastest first and leaves
+    out what ``CUDA_VISIBLE_DEVICES`` hides, and ``nvidia-smi`` lists all by their place on the bus.
+    """
+    found = environment.gpus
+    kinds = {(gpu.get("name"), gpu.get("mig_mode")) for gpu in found}
+    return found[0] if len(kinds) == 1 else {}
 
 
 def gpu_peaks(gpu: Mapping[str, Any]) -> Device | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from frameworktax import store as stores
 from frameworktax.analysis.document import build
-from frameworktax.analysis.regime import Device, gpu_peaks
+from frameworktax.analysis.regime import Device, gpu_of, gpu_peaks
 from frameworktax.api import DEFAULT_STORE, pick_device
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.measure.reporter import Reporter
@@ -21,7 +21,6 @@ from frameworktax.records import (
     Record,
     Run,
     Subject,
-    device_of,
     sessions_of,
 )
 from frameworktax.reproduce import paper
@@ -208,8 +207,7 @@ def _device(environment: Environment, platform: str) -> tuple[str, Peaks]:
     """Return what a machine is called, by its device and its host, and the peaks of its device."""
     if not platform.startswith("cuda"):
         return environment.cpu, (None, None)
-    gpus = {f"cuda:{gpu.get('index', i)}": gpu for i, gpu in enumerate(environment.gpus)}
-    gpu = gpus.get(device_of(platform), {})
+    gpu = gpu_of(environment)
     name = str(gpu.get("name", platform))
     # with MIG on, what is measured is a part of the card
     printed = None if gpu.get("mig_mode") == "Enabled" else paper.platform_of(name)
