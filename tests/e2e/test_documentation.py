@@ -20,7 +20,9 @@ import markdown_blocks
 import pytest
 from typer.main import get_command
 
-from frameworktax import store
+from frameworktax import api, store
+from frameworktax.analysis.bill import TWIN
+from frameworktax.analysis.whatif.formulas import GRAPHED, RUNTIME, errors_shown
 from frameworktax.cli import app
 from frameworktax.records import RECORDS
 
@@ -224,7 +226,8 @@ def test_extras_exist():
 
 
 READING = ROOT / "docs" / "reading.md"
-EXPLAINED = re.findall(r"^\| `([a-z-]+)` \| .*? \| .+ \|$", READING.read_text(), re.MULTILINE)
+NOTES = re.findall(r"^- ((?:`[a-z-]+`[,\s]*)+)[:.]", READING.read_text(), re.MULTILINE)
+EXPLAINED = [code for codes in NOTES for code in re.findall("`(.+?)`", codes)]
 
 
 def note_codes() -> set[str]:
@@ -297,3 +300,117 @@ def test_how_often_a_comparison_is_right_is_what_was_measured():
             for digits, number, value in zip(*shown, (min(values), max(values)), strict=False):
                 assert abs(float(number) - 100 * value) <= 0.5 * 10.0 ** -len(digits) + 0.01, row
             assert len(shown[1]) == 2 or max(values) - min(values) < 0.01, row
+
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def result(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def checked(name: str, words: str) -> list[float]:
+    """Return what a benchmark found in the checks that a pattern is found in."""
+    return [one["value"] for one in result(name)["checks"] if re.search(words, one["check"])]
+
+
+def ends(values, form: str) -> str:
+    """Return ``0.987 to 1.023``."""
+    return f"{min(values):{form}} to {max(values):{form}}"
+
+
+def on_its_line(name: str, work: str) -> str:
+    """Return ``93 % (80 to 98)``: how much of added work the right line shows."""
+    found = (c["shown"] for c in result(name)["checks"] if f"work added to {work}" in c["check"])
+    return re.sub(r" %\).*", ")", next(found))
+
+
+def coverages(host: str = "", processes=(3, 5), quantity: str = "", lost=()) -> list[float]:
+    """Return coverages of simulated intervals, without those of ``lost`` = (host, processes)."""
+    return [
+        row["coverage"]
+        for row in result("intervals")["rows"]
+        if re.search(host, row["host"]) and row["processes"] in processes
+        if quantity in row["quantity"] and (row["host"], row["processes"]) != lost
+    ]
+
+
+def covered(most: int) -> str:
+    """Return the coverages of rounds that end by the rules, in so many processes at most."""
+    rows = result("intervals")["stopped"]
+    return ends([row["coverage"] for row in rows if row["most_processes"] == most], ".2f")
+
+
+def said_of_checks():
+    """Yield what method.md has to say of the committed results, a piece each."""
+    yield f"| {ends(checked('known_answers', ''), '.3f')} of it on the right line |"
+    for name in ("calibration", "calibration_noisy_host", "calibration_xeon"):
+        yield ", ".join(on_its_line(name, work) for work in ("the host", "kernels"))
+    yield f"{ends([100 * x for x in checked('cost', 'sampler')], '.0f')} % longer"
+    near, far, *_ = checked("stripped", "kernel share by machine code")
+    yield f"within 2 points in {18 * near:.0f}, at most {100 * far:.1f}"
+    yield f"{ends(checked('stripped', 'slope'), '.3f')} of it"
+    yield "{:.1f} and {:.1f} points below".format(
+        *(-100 * x for x in checked("stripped", "beyond that by clocks"))
+    )
+    yield f"come back as {ends(checked('layers', 'spin of'), '.2f')} of themselves"
+    holds, took = checked("layers", "own clocks say|processor time of a call")
+    yield f"in {100 * holds:.0f} % of 160 cases; processor time grows by {100 * took:.1f} %"
+    yield f"latency {checked('run_cost', 'latency ratio')[0]:.3f} (0.985 to 1.010) of it"
+    yield f"tax share −{-100 * checked('run_cost', 'tax difference')[0]:.1f} points"
+    small, large = checked("forked", "forking hides")
+    yield f"{100 * large:.1f} % (1.3 to 4.7) for bert-tiny, {100 * small:.1f} % (−1.0 to 1.1)"
+    slower = [x for one in result("huge_pages")["parts"].values() for x in one["first"].values()]
+    yield f"up to {max(slower):.2f} times as long"
+    twos = "processes in two states"
+    yield f"| {ends(coverages(lost=(twos, 3)), '.2f')} |"
+    moves = coverages("drifting|two-state", [1], "latency")
+    yield f"{ends(coverages('bursty', [1], 'latency'), '.2f')}; {ends(moves, '.2f')}, up to"
+    yield "; ".join(ends(coverages(twos, [3], of), ".2f") for of in ("latency", "share"))
+    yield f"{covered(3)}; {covered(12)}"
+    every = checked("calibration", "intervals of latency")
+    yield f"| {every[0]:.2f}; 0.80 of 136 |"
+    timers = checked("agreement", "against (blocked|timeit)")
+    yield "6 of 8 within 3 %, else " + ", ".join(
+        f"−{-100 * x:.1f}" for x in timers if abs(x) > 0.03
+    )
+    assert all(abs(x) <= 0.03 for n in (1, 2) for x in checked(f"agreement_timers_{n}", "against"))
+    yield f"at most [{100 * abs(checked('agreement', 'under two names')[0]):.1f} %]"
+    yield f"[{checked('agreement', 'null')[0]:.0f}]"
+    yield f"[{checked('cost', 'null')[0]:.0f} ns]"
+    answers = (RESULTS / "first_answer.json").read_text()
+    own = re.findall(r'"own_tax": {\s*"share": ([\d.]+)', answers)
+    yield f"[{ends([100 * float(x) for x in own], '.0f')} %]"
+    regime = result("regime")
+    yield f"{regime['models']} GPU models at {regime['batches']} batch sizes: "
+    yield f"{100 * regime['accuracy']:.0f} % as the truth has it"
+    yield f"(by flatness in {100 * regime['confused_by_flatness']:.1f} %)"
+    cpu, gpu = errors_shown()[RUNTIME], errors_shown()[GRAPHED]
+    yield f"off by {100 * cpu['median']:.1f} % at the median, {100 * cpu['p95']:.1f} % at the 95th"
+    yield f"percentile of {cpu['n']} checks"
+    yield f"off by {100 * gpu['median']:.1f} % at the median, 6.5 % at most in {gpu['n']} cases"
+    yield f"the {len(warm_over_tax())} points"
+    yield f"W was {ends(warm_over_tax(), '.2f')} of T"
+    yield f"one committed point has {1 / min(warm_over_tax()):.1f} "
+
+
+@functools.cache
+def warm_over_tax() -> list[float]:
+    """Return warm overhead over tax, where the tax is known to 10 % of itself."""
+    stores = [DOCS / "results" / "paper-store", *(DOCS / "results").glob("*/store")]
+    return [
+        m.warm_overhead_ns.value / m.tax_ns.value
+        for folder in stores
+        for m in api.read_store(folder).run.measurements
+        if m.warm_overhead_ns and m.tax_ns and m.bill_method != TWIN
+        if m.tax_ns.high - m.tax_ns.low < 0.2 * m.tax_ns.value
+    ]
+
+
+def test_numbers_of_the_method_are_those_of_the_results():
+    text = " ".join((DOCS / "method.md").read_text().split())
+    assert [said for said in said_of_checks() if said not in text] == []
+    page = (DOCS / "results" / "gpu.md").read_text()
+    on_device = ("1.016", "1.008", "1.000", "1.037", "1.002", "1.352", "1.518")
+    assert [x for x in on_device if f": {x} |" not in page or x not in text] == []
+    assert "31 of 32 checks passed" in page
