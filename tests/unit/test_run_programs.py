@@ -111,6 +111,7 @@ def watched(tmp_path, monkeypatch, request):
         torch.nn.Module.__call__ = lambda self, *args: own(self, *args)
     recorder = module.Recorder(str(tmp_path), "module", "")
     torch.forked, torch.threads = recorder.reset, recorder.threads
+    torch.modules = recorder.modules
     module.watch_torch(recorder, torch)
     return torch, clock, lambda: observed.read_notes(tmp_path)[0]
 
@@ -220,6 +221,67 @@ def test_where_a_library_calls_a_module_is_where_the_program_called_the_library(
     thread.join()
     called = [one["called"] for one in read().roots.values()]
     assert called == [f"{__file__}:{line}", f"{library}:2"]
+
+
+def test_copies_called_from_one_place_are_one_kind_with_the_sum_of_their_calls(watched):
+    """Fifty of them in turn; three of another structure, and one that is called elsewhere too."""
+    torch, clock, read = watched
+
+    def takes(*inside):
+        return timed(torch, clock, 0.01, *inside)
+
+    copies = [takes(torch.nn.Module()) for _ in range(50)]
+
+    def call(modules):
+        for net in modules:
+            net()
+
+    for _ in range(40):
+        call(copies)
+    call([takes() for _ in range(3)])
+    copies[0]()
+    takes(torch.nn.Module())()
+    found = read()
+    (section,) = program_of(found, {})
+    kinds = {kind.calls: (kind.name, kind.modules, kind.wall_ns) for kind in section.kinds}
+    assert kinds == {
+        2001: ("Takes", 50, 20.01 * MS),
+        3: ("Takes #2", 3, 0.03 * MS),
+        1: ("Takes #3", 1, 0.01 * MS),
+    }  # fmt: skip
+    (thread,) = found.threads.values()
+    assert len(thread.details) < 10 and len(thread.rows) < 1000
+
+
+def test_modules_made_anew_for_each_call_are_one_kind_in_each_of_many_threads(watched):
+    torch, clock, read = watched
+    shared = timed(torch, clock, 1)
+
+    def work(shared):
+        for _ in range(3):
+            timed(torch, clock, 1, torch.nn.Module())()
+        shared()
+
+    for _ in range(40):
+        thread = threading.Thread(target=work, args=(shared,))
+        thread.start()
+        thread.join()
+    (section,) = program_of(read(), {})
+    assert section.threads == 40
+    assert {kind.modules: kind.calls for kind in section.kinds} == {120: 120, 1: 40}
+    assert not torch.modules.keys() - {id(shared)}
+
+
+def test_a_module_whose_structure_cannot_be_read_is_a_kind_of_its_own(watched):
+    torch, _, read = watched
+
+    class Lazy(torch.nn.Module):
+        def parameters(self):
+            return iter([Mock(device=Mock(type="cpu"), shape=None)])
+
+    for net in (Lazy(), Lazy()):
+        net()
+    assert [one["class"] for one in read().roots.values()] == ["Lazy", "Lazy"]
 
 
 def test_a_scripted_module_has_the_name_of_its_class():
@@ -379,14 +441,15 @@ def test_others_are_known_less_than_nothing_where_the_queue_is_not_counted_at_al
     torch, clock, read = watched
     queue = iter([5, 5, calls.NOT_COUNTED, 5, 5, calls.NOT_COUNTED])
 
-    def call():
-        timed(torch, clock, 0)()  # by this clock no time passes, and the thread's own goes on
+    def call(modules):
+        inside = [torch.nn.Module() for _ in range(modules)]
+        timed(torch, clock, 0, *inside)()  # by this clock no time passes, by the thread's own some
 
-    call()
+    call(0)
     (thread,) = torch.threads.values()
     thread.queued = lambda: next(queue)
-    for _ in range(3):
-        call()
+    for modules in (1, 2, 3):
+        call(modules)
     details = read().threads.popitem()[1].details[1:]
     assert [one.queued_ns for one in details] == [-details[0].cpu_ns] + [calls.NOT_COUNTED] * 2
 
@@ -395,7 +458,7 @@ def test_others_are_known_less_than_nothing_where_the_queue_is_not_counted_at_al
 def test_modules_whose_calls_are_counted_are_inner_ones_inside_of_other_calls(watched):
     torch, clock, read = watched
     leaf = timed(torch, clock, 0.001)
-    first, second = timed(torch, clock, 0.001, leaf), timed(torch, clock, 0.001, leaf)
+    first, second = timed(torch, clock, 0.001, leaf), timed(torch, clock, 0.001, leaf, leaf)
 
     class Joins(torch.nn.Module):
         def forward(self):
@@ -1333,6 +1396,7 @@ def test_many_threads_that_call_the_same_are_as_one_that_makes_all_their_calls(w
         found.threads[thread] = observed.ThreadNotes(
             rows=row[None] + np.array([move, move, 0]),
             details=[d.moved(move) for d in alone.details if d.begin_ns == row[0]],
+            modules=alone.modules,
         )
         samples[thread] = [
             (time_ns + move, leaf) for time_ns, leaf in caught[10 * number : 10 * number + 10]
@@ -1496,13 +1560,23 @@ def section_with(*kinds):
 
 def test_what_lies_between_calls_is_no_time_of_calls():
     made = {
-        kind: Mock(kind=kind, wall_ns=ns, tax_share=None)
+        kind: Mock(kind=kind, wall_ns=ns, tax_share=None, calls=2, skipped=0)
         for kind, ns in {"module": 3, "backward": 2, "step": 1, "data": 9, "tokenise": 8}.items()
     }
     both, waits = section_with(*made.values()), section_with(made["data"])
     assert "calls took 6 ns of 20 ns;" in running._headline("a", 20, [waits, both], made["module"])
     for only, said in ((None, "no calls of torch modules"), ("Data", "no calls with 'Data'")):
         assert said in running._headline("a", 20, [waits], None, only)
+
+
+def test_where_all_calls_are_left_out_the_headline_says_how_many_there_were():
+    left_out = Mock(kind="module", calls=20, skipped=20, wall_ns=0, tax_share=None)
+    section = section_with(left_out)
+    assert running.most_tax([section]) is None
+    said = running._headline("a.py", 9, [section], None)
+    assert "--skip-first leaves out all of its 20 calls" in said
+    left_out.kind = "data"
+    assert "no calls of torch modules" in running._headline("a.py", 9, [section], None)
 
 
 def share_of(value, half):
@@ -1534,7 +1608,7 @@ def test_a_tax_that_is_not_determined_is_no_number_of_the_headline(half, said, u
 )
 def test_a_module_pays_most_only_where_none_of_unknown_tax_may_pay_more(share, other_ns, said):
     top = Mock(kind="module", calls=2, skipped=0, wall_ns=10, tax_share=share)
-    other = Mock(kind="module", wall_ns=other_ns, tax_share=None)
+    other = Mock(kind="module", wall_ns=other_ns, tax_share=None, calls=2, skipped=0)
     section = section_with(top, other)
     headline = running._headline("a.py", 20, [section], top)
     ((advice, _),) = running._advice([section], top, None, Path())

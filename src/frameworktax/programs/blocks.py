@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from frameworktax.analysis.where import OUTSIDE, Where, where
 from frameworktax.errors import counted
-from frameworktax.programs.document import CALLS, Function, Process, Program, Section
+from frameworktax.programs.document import CALLS, Function, Kind, Process, Program, Section
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -231,7 +231,7 @@ def _calls(section: Section, suffix: str, folded: bool) -> Table:
         f"Calls, ms{suffix}",
         kinds,
         {
-            Column("kind"): lambda k: Cell(k.name, note=k.called_from, short=k.name),
+            Column("kind"): lambda k: Cell(_copies(k), note=k.called_from, short=_copies(k)),
             right("calls"): lambda k: f"{k.calls - k.skipped:,}",
             right("p50"): lambda k: milliseconds(k.p50_ns),
             right("p90"): lambda k: milliseconds(k.p90_ns),
@@ -246,6 +246,10 @@ def _calls(section: Section, suffix: str, folded: bool) -> Table:
         f"over stretches of consecutive calls of this run, and says nothing of another run{more}",
         folded=folded,
     )
+
+
+def _copies(kind: Kind) -> str:
+    return f"{kind.name}, {kind.modules:,} modules" if kind.modules > 1 else kind.name
 
 
 def _named(place: Where) -> Where:

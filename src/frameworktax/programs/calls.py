@@ -85,6 +85,8 @@ class Recorder:
     def __init__(self, folder: str, by: str, inputs: str) -> None:
         self.folder, self.by, self.inputs = folder, by, inputs
         self.roots: dict[Any, Root] = {}
+        """By a hash of what modules have in common, see ``known``; else by their name."""
+        self.modules: dict[int, Known] = {}
         self.threads: dict[int, Thread] = {}
         self.calls: dict[Any, Calls] = {}
         """The main thread's."""
@@ -109,7 +111,8 @@ class Recorder:
         self.home: Thread | None = None
         self.latest[0], self.inside[0] = None, False
         self.roots.clear()
-        self.count = self.words = 0
+        self.modules.clear()
+        self.words = 0
         self.is_new = True
         self.kept: set[tuple[int, str]] = set()
         self.kept_bytes = 0
@@ -232,36 +235,44 @@ class Recorder:
             self.say(known)
         return made
 
-    def root(self, module: Any) -> Root:
-        """Return what is known of a module that the program calls."""
-        found = self.roots.get(id(module))
-        if found is not None:
-            return found
-        import weakref
+    def known(self, module: Any) -> Known:
+        """Return what is known of a module that the program calls.
 
-        inside: list[tuple[str, Any]] = []
-        if self.by != "none":
-            inside += getattr(module, "_orig_mod", module).named_modules()
-        known = {"kind": "module", **about(module), "called": caller()}
-        known["device"] = device(module)
-        known["modules"] = [{"path": path, **about(one)} for path, one in inside]
-        if self.inputs:
-            from contextlib import suppress
+        Those of one structure that are called from one place are one kind: an ensemble, or a model
+        that is made anew for each request.
+        """
+        from contextlib import suppress
+        from weakref import ref
 
-            known["script"] = getattr(sys.modules["__main__"], "__file__", None)
-            with suppress(Exception):  # whatever a class of the program raises, its call goes on
-                known |= construction(module)
         key = id(module)
-        made = self.register(key, known)
+        if key in self.modules:
+            return self.modules[key]
+        inside = list(getattr(module, "_orig_mod", module).named_modules())
+        noted = inside if self.by != "none" else []
+        head = {**about(module), "called": caller(), "device": device(module)}
+        like: Any = object()  # as none
+        with suppress(Exception):  # whatever a class of the program raises, its call goes on
+            like = hash((*head.values(), *structure(module, inside)))
+        root = self.roots.get(like)
+        if root is None:
+            known: dict[str, Any] = {"kind": "module", **head}
+            known["modules"] = [{"path": path, **about(one)} for path, one in noted]
+            if self.inputs:
+                known["script"] = getattr(sys.modules["__main__"], "__file__", None)
+                with suppress(Exception):
+                    known |= construction(module)
+            root = self.register(like, known)
 
         def forget(_: Any) -> None:  # before another module can have the number
-            self.roots.pop(key, None)
+            self.modules.pop(key, None)
             for thread in list(self.threads.values()):
                 thread.calls.pop(key, None)
 
-        made.ref = weakref.ref(module, forget)
-        made.inside = {id(one): index for index, (_, one) in enumerate(inside)}
-        return made
+        indices = {id(one): index for index, (_, one) in enumerate(noted)}
+        with self.lock:
+            if key not in self.modules:  # else another thread was here
+                self.modules[key] = Known(root, indices, ref(module, forget))
+            return self.modules[key]
 
     def see(self, root: Root, given: tuple[Any, Any]) -> None:
         """Note what a module is called with; values of the first call with such shapes, if asked.
@@ -304,34 +315,49 @@ class Recorder:
 
     def phase(self, kind: str, name: str) -> Root:
         """Return what is known of calls that are no module's."""
-        return self.roots.get(name) or self.register(name, {"kind": kind, "class": name})
+        return self.register(name, {"kind": kind, "class": name})
 
     def register(self, key: Any, known: dict[str, Any]) -> Root:
-        """Return a new kind of calls, and write what it is."""
+        """Return a kind of calls; if it is new, write what it is."""
         with self.lock:
-            self.count += 1
-            made = self.roots[key] = Root(self.count)
-            self.say({"root": made.index, **known})
+            made = self.roots.get(key)
+            if made is None:
+                made = self.roots[key] = Root(len(self.roots) + 1)
+                self.say({"root": made.index, **known})
         return made
 
 
 class Root:
-    """A module, or a function such as backward, that the program calls.
+    """Modules of one structure, or a function such as backward, that the program calls.
 
     Attributes:
+        modules: how many of them were called.
         owed: what detail may cost by now, and ``cost`` what it is taken to cost a call: the next
             one is noted in detail where the former is not less.
     """
 
-    __slots__ = ("cost", "detailed", "index", "inside", "owed", "ref")
+    __slots__ = ("cost", "detailed", "index", "modules", "owed")
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.inside: dict[int, int] = {}
-        self.ref: Callable[[], Any] = lambda: None
-        self.detailed = 0
+        self.modules = self.detailed = 0
         self.owed = inf
         self.cost = BASE_NS
+
+
+class Known:
+    """A module that the program calls.
+
+    Attributes:
+        inside: index of each module inside.
+        number: among those of its kind, from 1 on.
+    """
+
+    __slots__ = ("inside", "number", "ref", "root")
+
+    def __init__(self, root: Root, inside: dict[int, int], ref: Callable[[], Any]) -> None:
+        root.modules += 1
+        self.root, self.inside, self.ref, self.number = root, inside, ref, root.modules
 
 
 class Calls:
@@ -340,6 +366,7 @@ class Calls:
     Attributes:
         left: so many are counted before the next one with a row.
         file, byte: where that number stands too.
+        ref: the first of the modules.
         room, at: where those that are counted are noted; ``at`` is 0 if there are none.
         share: of the time of a call with a row that detail may cost, with that of the calls which
             it stands for.
@@ -347,8 +374,8 @@ class Calls:
 
     __slots__ = ("at", "byte", "file", "left", "noted", "ref", "room", "root", "share")
 
-    def __init__(self, root: Root) -> None:
-        self.root, self.ref = root, root.ref
+    def __init__(self, root: Root, ref: Callable[[], Any] = lambda: None) -> None:
+        self.root, self.ref = root, ref
         self.room = memoryview(b"")
         self.file: Any = None
         self.at = self.left = self.noted = self.byte = 0
@@ -388,6 +415,16 @@ class Thread:
         else:
             self.recorder.inside[0] = (state is False and len(self.alive) == 1) or None
 
+    def of(self, module: Any) -> Calls:
+        """Return the calls that those of a module are of; a row without an end has its number."""
+        known = self.recorder.known(module)
+        made = self.calls.get(known.root) or Calls(known.root, known.ref)
+        self.calls[known.root] = self.calls[id(module)] = made
+        if self.at < self.last or self.more_rows():
+            self.rows[self.at], self.rows[self.at + 2] = known.number, known.root.index
+            self.at += 3
+        return made
+
     def call(
         self, calls: Calls, is_open: bool, function: Any, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
@@ -401,9 +438,10 @@ class Thread:
             finally:
                 self.enter(None)
         if calls.root.owed >= calls.root.cost:
-            if self.recorder.inputs and calls.root.ref() is not None:  # of a module
+            known = self.recorder.modules.get(id(args[0])) if args else None
+            if self.recorder.inputs and known is not None:
                 self.recorder.see(calls.root, (args[1:], kwargs))
-            begun = self.begin_detail(calls.root)
+            begun = self.begin_detail(calls.root, known.inside if known is not None else {})
             if is_open:
                 self.enter(True)
             try:
@@ -444,14 +482,9 @@ class Thread:
 
         As in ``module_call`` it is the objects that are touched, not yet in any cache, that cost.
         """
-        at = self.at
-        if at >= self.last:
-            if self.pid != self.recorder.pid:
-                return
-            words = max(HEAD + 3, min(2 * len(self.rows), CHUNK_WORDS))
-            self.rows, at = self.recorder.chunk(LIGHT, words), HEAD
-            self.last = len(self.rows) - 2
-        rows, root = self.rows, calls.root
+        if self.at >= self.last and not self.more_rows():
+            return
+        at, rows, root = self.at, self.rows, calls.root
         rows[at] = begin
         rows[at + 1] = end
         rows[at + 2] = root.index  # last: a row without it is none
@@ -464,6 +497,15 @@ class Thread:
         calls.noted = noted + 1
         if noted + 1 == STRETCH:
             self.end_stretch(end)
+
+    def more_rows(self) -> bool:
+        """Make room for rows; return whether this is no child that was forked in a call."""
+        if self.pid != self.recorder.pid:
+            return False
+        words = max(HEAD + 3, min(2 * len(self.rows), CHUNK_WORDS))
+        self.rows, self.at = self.recorder.chunk(LIGHT, words), HEAD
+        self.last = len(self.rows) - 2
+        return True
 
     def is_first(self, begin: int, calls: Calls) -> bool:
         """Return whether a call without one before it in its stretch is the first one there."""
@@ -511,13 +553,13 @@ class Thread:
         room[at + 1 : at + size] = words
         room[at] = size  # last: a part without it is none
 
-    def begin_detail(self, root: Root) -> tuple[Any, ...]:
+    def begin_detail(self, root: Root, inside: dict[int, int]) -> tuple[Any, ...]:
         """Begin a call that is noted in detail; what is returned is for ``end_detail``."""
         root.detailed += 1
         root.owed = 0.0 if root.detailed >= FIRST else inf
         notes: list[int] = []
         before = self.state
-        self.enter((root.inside, notes))
+        self.enter((inside, notes))
         # The same order at both ends: what lies between two readings is then in none of the three.
         # Others get the processor as a system call returns, which is after its number is read.
         waited = getrusage(RUSAGE_THREAD).ru_nvcsw
@@ -672,7 +714,7 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
         if state is None or state is True:
             calls = thread.calls.get(id(self))
             if calls is None:
-                calls = thread.calls[id(self)] = Calls(recorder.root(self))
+                calls = thread.of(self)
             return thread.call(calls, False, call, (self, *args), kwargs)
         index = state[0].get(id(self))
         if index is None:  # made in the call: part of the module around it
@@ -764,6 +806,14 @@ def about(module: Any) -> dict[str, Any]:
         "file": code.co_filename if code else None,
         "line": code.co_firstlineno if code else None,
     }
+
+
+def structure(module: Any, inside: list[tuple[str, Any]]) -> list[Any]:
+    """Return path and class of everything in a module, and the shapes of its parameters."""
+    found: list[Any] = [
+        (path, type(one).__module__, type(one).__qualname__) for path, one in inside
+    ]
+    return found + [(tuple(one.shape), str(one.dtype)) for one in module.parameters()]
 
 
 def device(module: Any) -> str | None:

@@ -25,13 +25,16 @@ CALLS = ("module", "backward", "step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(HtmlRepr):
-    """Calls of one module, or of one function such as backward, in one thread.
+    """Calls of one module, copies of it, or one function such as backward, in one thread.
+
+    Copies have the same class, the same structure and the same place that they are called from.
 
     Attributes:
         kind: ``module``, ``backward``, ``step``, ``data`` or ``tokenise``.
         name: of the class, numbered where several modules have it.
         source: ``file:line`` of what is called, empty where not known.
         called_from: ``file:line`` of the program, where it was called first.
+        modules: how many the copies are, 0 of what is no module.
         import_name: ``module:class``, empty for what is no module.
         calls: of them the first ``skipped`` are in no other number.
         timed: of those, how many have a time; the others are like their neighbours in all numbers.
@@ -58,6 +61,7 @@ class Kind(HtmlRepr):
     calls: int
     skipped: int
     wall_ns: int
+    modules: int = 0
     timed: int = 0
     latency_ns: Estimate | None = None
     p50_ns: int | None = None

@@ -121,6 +121,11 @@ def measure_cost(folder: Path) -> tuple[float, float]:
                 for _ in range(INNER):
                     self.inner()
 
+        def named_modules(self) -> Iterator[tuple[str, Any]]:
+            yield "", self
+            if self.inner is not None:
+                yield "inner", self.inner
+
         def parameters(self) -> Iterator[Any]:
             return iter(())
 
@@ -222,6 +227,8 @@ def _joined(
         rows.append(thread.rows + np.array([by, by, 0]))
         counted.append(thread.counted + np.array([by, by, 0, 0]))
         notes.details += [detail.moved(by) for detail in thread.details]
+        for root, numbers in thread.modules.items():
+            notes.modules[root] |= numbers
         if tid in own:
             seen[tids[0]].append(own[tid].moved(begin, end, by))
         for helper in helpers:
@@ -338,6 +345,7 @@ class _Thread:
             called_from=_short(about.get("called", "")),
             import_name=about.get("import", ""),
             construction={key: about[key] for key in CONSTRUCTION if key in about},
+            modules=len(self.notes.modules[root]),
             calls=total,
             timed=len(rows),
             skipped=skipped,
@@ -765,12 +773,14 @@ class ThreadNotes:
     Attributes:
         rows: shape (calls, 3) with begin, end and root, in the order of ends.
         counted: shape (spans, 4) with begin, end, root and number of calls that have no row.
+        modules: root → numbers of the modules of it that were called.
         begins: of many threads in one, when each begins.
     """
 
     rows: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64))
     counted: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64))
     details: list[Detail] = field(default_factory=list)
+    modules: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     begins: list[int] = field(default_factory=list)
 
     def span(self) -> tuple[int, int]:
@@ -832,7 +842,10 @@ def _read(folder: Path, pid: int) -> ProcessNotes:
         else:
             triples = words[: len(words) // 3 * 3].reshape(-1, 3)
             is_known = np.isin(triples[:, 2], list(found.roots))
-            rows[tid].append(triples[is_known])
+            is_call = triples[:, 1] > 0
+            rows[tid].append(triples[is_known & is_call])
+            for number, _, root in triples[is_known & ~is_call].tolist():
+                thread.modules[root].add(number)
             if triples[~is_known, 2].any():
                 found.full = found.full or "what was called could not be written down"
     for tid, parts in rows.items():

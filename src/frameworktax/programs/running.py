@@ -95,7 +95,8 @@ def run_program(
 
 def most_tax(sections: Sequence[Section]) -> Kind | None:
     """Return the module whose calls paid most tax; without any tax, that took most time."""
-    modules = [kind for one in sections for kind in one.kinds if kind.kind == "module"]
+    every = (kind for one in sections for kind in one.kinds)
+    modules = [one for one in every if one.kind == "module" and one.skipped < one.calls]
     taxed = [kind for kind in modules if kind.tax_ns is not None]
     return max(taxed or modules, key=_paid_ns, default=None)
 
@@ -112,6 +113,10 @@ def _headline(
     if not calling:
         which = "of torch modules" if only is None else f"with '{only}' in their name"
         return f"{name}: no calls {which} were seen in {duration(wall_ns)}"
+    kinds = [kind for one in calling for kind in one.kinds if kind.kind in CALLS]
+    total = sum(kind.calls for kind in kinds)
+    if total == sum(kind.skipped for kind in kinds):
+        return f"{name}: --skip-first leaves out all of its {counted(total, 'call')}"
     most = max(calling, key=lambda section: section.calls_ns)
     text = f"{name}: calls took {duration(most.calls_ns)} of {duration(wall_ns)}"
     threads = sum(section.threads for section in calling)
