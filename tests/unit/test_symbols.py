@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import struct
 import subprocess
@@ -110,6 +111,16 @@ def test_code_behind_the_end_of_a_function_was_written_by_hand(tmp_path):
     assert table.work(BASE + 0xFF) is None
     assert table.work(BASE + 0x104) in ("other", "unknown")
     assert table.work(int(table.ends[0])) == "kernel"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are listed on Linux")
+def test_symbols_stay_readable_without_a_descriptor(tmp_path):
+    path = write_elf(tmp_path / "a.so", SIZED)
+    before = os.listdir("/proc/self/fd")
+    table = SymbolTable(path)
+    path.unlink()
+    assert os.listdir("/proc/self/fd") == before
+    assert table.find(0x108) == "f"
 
 
 def test_not_elf_is_refused(tmp_path):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import re
 import struct
 from bisect import bisect_right
@@ -413,6 +414,26 @@ _libc_names = cache(LibcNames)
 # --- ELF files ----------------------------------------------------------------------------------
 
 
+_MAP_FIXED = 0x10
+_MAP = _LOADER.mmap
+_MAP.restype = ctypes.c_void_p
+_MAP.argtypes = ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long
+
+
+def _mapped(path: str | Path) -> mmap.mmap:
+    """Return a file as memory that is only to be read, without a descriptor that stays open.
+
+    ``mmap`` would keep one of the file, so memory without one becomes that of the file.
+    """
+    with Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        made = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+        at = np.frombuffer(made, np.uint8).ctypes.data
+        if _MAP(at, size, mmap.PROT_READ, mmap.MAP_PRIVATE | _MAP_FIXED, file.fileno(), 0) != at:
+            raise OSError(f"{path} cannot be mapped")
+    return made
+
+
 class SymbolTable:
     """Function symbols of one ELF file.
 
@@ -422,8 +443,7 @@ class SymbolTable:
     """
 
     def __init__(self, path: str | Path) -> None:
-        with Path(path).open("rb") as file:
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._data = _mapped(path)
         try:
             self._read(path)
         except DAMAGED as error:
