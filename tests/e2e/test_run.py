@@ -44,6 +44,7 @@ if __name__ == "__main__":
     how = sys.argv[1]
     if how == "wait":
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(5))
+        signal.signal(signal.SIGWINCH, lambda number, frame: sys.exit(6))
     work(100)
     print(how, sys.argv, sys.path, __name__, flush=True)
     if how == "children":
@@ -171,16 +172,28 @@ def test_a_test_that_fails_in_a_call_has_the_output_of_the_plain_run(program):
     assert calls_in(program)[1] == [[1]]
 
 
-def test_a_signal_to_the_command_is_the_programs(program):
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 5),
+        (signal.SIGWINCH, 6),
+        (signal.SIGALRM, -signal.SIGALRM),
+        (signal.SIGRTMIN, -signal.SIGRTMIN),
+        (signal.SIGSEGV, -signal.SIGSEGV),
+    ],
+)
+def test_a_signal_to_the_command_is_the_programs(program, number, code):
+    words = ("run", "--quiet", "--json", "run.json", "program.py", "wait")
     done = subprocess.Popen(
-        [sys.executable, "-m", "frameworktax", "run", "--quiet", "program.py", "wait"],
+        [sys.executable, "-m", "frameworktax", *words],
         cwd=program.folder,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert done.stdout.readline().startswith("wait")
-    done.send_signal(signal.SIGTERM)
-    assert done.wait(600) == 5
+    done.send_signal(number)
+    assert done.wait(600) == code
+    assert calls_in(program)[1] == [[100]]
 
 
 @pytest.mark.parametrize(

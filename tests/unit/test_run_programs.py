@@ -6,7 +6,9 @@ import importlib.util
 import mmap
 import os
 import re
+import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -1217,6 +1219,21 @@ def test_wrong_arguments_are_refused_before_anything_runs(wrong):
 
 
 # --- the answer -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="signals are waited for on Linux")
+def test_an_alarm_of_the_command_is_the_programs():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(3600)"],
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+    )
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        assert launch._wait(child.pid, None, {signal.SIGALRM}) == -signal.SIGALRM
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        child.wait()
 
 
 def kind_with(inputs, tmp_path, **construction):

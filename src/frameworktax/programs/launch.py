@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,11 +24,10 @@ from frameworktax.attribution.threads import TreeSampler, TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls
 
-FORWARDED = (
-    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
-    *(signal.SIGUSR1, signal.SIGUSR2),
-)
-"""Signals that this process gets in the program's place."""
+TERMINAL = signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH
+"""Signals that a terminal sends to the program as well."""
+STOPPING = signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT
+"""Signals that this process obeys, as the program does: all others are the program's."""
 DRAIN_S = 0.25
 """Between two readings of the samples."""
 
@@ -155,7 +154,7 @@ def run(command: Sequence[str], folder: Path, *, by: str, inputs: str) -> Ended:
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     sys.stdout.flush()
     sys.stderr.flush()
-    watched = {*FORWARDED, signal.SIGCHLD}
+    watched = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *STOPPING}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         gate_out, gate = os.pipe()
@@ -217,15 +216,15 @@ def _execute(
         os._exit(127)
 
 
-def _wait(pid: int, sampler: TreeSampler | None, watched: set[signal.Signals]) -> int:
+def _wait(pid: int, sampler: TreeSampler | None, watched: Iterable[int]) -> int:
     """Wait for the program's end; return its exit code, or the signal's number, negative."""
     while True:
         info = signal.sigtimedwait(watched, DRAIN_S)
         if sampler is not None:
             sampler.drain()
         if info is not None and info.si_signo != signal.SIGCHLD:
-            # One from the terminal (its code is positive) came to the program as well.
-            if info.si_code <= 0:
+            # One of the system's own has a positive code: a terminal's, or this process's alarm.
+            if info.si_code <= 0 or info.si_signo not in TERMINAL:
                 os.kill(pid, info.si_signo)
             continue
         ended, status = os.waitpid(pid, os.WNOHANG)
