@@ -30,6 +30,7 @@ from frameworktax.measure.plan import (
     listed,
     points_for,
     process_counts,
+    refuse_crowd,
 )
 from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
@@ -243,8 +244,9 @@ def measure(
         setup_limit_s=setup_limit,
         twin=twin,
         by=by,
+        force_threads=force_threads,
     )
-    plan = checked(plan, live, force_threads=force_threads)
+    plan = checked(plan, live)
     return run_plan(
         plan, Path(store), resume=resume, reporter=reporter, command=command or sys.argv
     )
@@ -290,6 +292,7 @@ def _run_plan(
         plan = replace(plan, points=tuple(point for point in asked if point not in timed))
     if not plan.points:
         return _results(build(earlier, until=plan.until, asked=asked), damage, folder)
+    refuse_crowd(plan.points, forced=plan.force_threads)
     ended: NothingMeasuredError | KeyboardInterrupt | None = None
     with open_shard(folder, command) as writer:
         try:

@@ -117,10 +117,11 @@ def test_more_threads_than_processors_are_refused_unless_forced(monkeypatch):
         )
         for threads in (2, 3)
     )
-    assert plan.checked(two) == two
+    plan.refuse_crowd(two.points, forced=False)
     with pytest.raises(UsageError, match=r"3 threads on 2 processors .* --force-threads"):
-        plan.checked(three)
-    assert plan.checked(three, force_threads=True) == three
+        plan.refuse_crowd(three.points, forced=False)
+    plan.refuse_crowd(three.points, forced=True)
+    plan.refuse_crowd([replace(three.points[0], platform="cuda:0")], forced=False)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])

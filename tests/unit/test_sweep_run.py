@@ -10,10 +10,11 @@ from dataclasses import replace
 import fake_measuring
 import pytest
 
+import frameworktax as ft
 from frameworktax import host
 from frameworktax.cli import app
 from frameworktax.clock import REAL
-from frameworktax.errors import NothingMeasuredError
+from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
@@ -423,6 +424,34 @@ def test_a_study_may_name_every_device_of_this_host(tmp_path, monkeypatch):
         executor = LocalExecutor(tmp_path, device, Reporter(), ("x",))
         found = {place.label: place.device for place in executor.platforms()}
         assert found == {"local": device, "cpu": "cpu", **{name: name for name in more}}
+
+
+def test_more_threads_than_processors_are_refused_unless_forced(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "usable_cpus", lambda: (0, 1))
+    three = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [1], "threads": [1, 3]}}
+    for begin in (plan_sweep, ft.sweep):
+        with pytest.raises(UsageError, match=r"3 threads on 2 processors .* --force-threads"):
+            begin(three, store=tmp_path)
+    assert not any(tmp_path.iterdir())
+    assert len(plan_sweep(three, store=tmp_path, force_threads=True).groups) == 2
+    executor = FakeExecutor(tmp_path)
+    run = sweep(tmp_path, executor, three)
+    run.force_threads = True
+    run.run()
+    assert [job.plan.force_threads for job in executor.jobs] == [True, True]
+
+
+def test_a_node_refuses_more_threads_than_it_has_processors(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "usable_cpus", lambda: (0, 1))
+    executor = LocalExecutor(tmp_path, "cpu", Reporter(), ("x",))
+    three = replace(EAGER, threads=3)
+    done = executor.run(Job(name="a", platform="local", plan=Plan(points=(three,))))
+    executor.close()
+    assert "3 threads on 2 processors" in str(done.error)
+    ends = [r for r in read(tmp_path)[0] if isinstance(r, Outcome)]
+    assert [(r.point, r.status, r.reason) for r in ends] == [
+        (three.key(), "failed", str(done.error))
+    ]
 
 
 def test_a_dry_run_and_a_summary_in_words(tmp_path):

@@ -31,9 +31,7 @@ def measure(
     precision: Annotated[str, typer.Option(help="float32,float16,bfloat16,int8.")] = "float32",
     device: options.Device = "auto",
     threads: options.Threads = 1,
-    force_threads: Annotated[
-        bool, typer.Option("--force-threads", help="Allow more threads than processors.")
-    ] = False,
+    force_threads: options.ForceThreads = False,
     width: options.Width = 1.0,
     depth: options.Depth = 1.0,
     batch_dim: options.BatchDim = None,
@@ -106,6 +104,7 @@ def sweep(
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Let models that the file names be Python code.")
     ] = False,
+    force_threads: options.ForceThreads = False,
     json_file: options.JsonFile = None,
     report: options.HtmlReport = None,
     quiet: options.Quiet = False,
@@ -123,12 +122,17 @@ def sweep(
     """
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
     words = overrides or []
+    how: dict[str, Any] = {
+        "store": store,
+        "engine": engine,
+        "resume": resume,
+        "force_threads": force_threads,
+    }
     if dry_run:
         from frameworktax.cli.progress import ProgressView
         from frameworktax.sweep.plan import plan_blocks, plan_sweep
 
-        shown = ProgressView(console(stderr=True))
-        plan = plan_sweep(study, *words, store=store, engine=engine, resume=resume, reporter=shown)
+        plan = plan_sweep(study, *words, **how, reporter=ProgressView(console(stderr=True)))
         out.document(plan.as_data())
         out.blocks(plan_blocks(plan))
         return
@@ -138,16 +142,8 @@ def sweep(
     then = f"See it: frameworktax report {quoted(store)}; go on: {this_command('--no-resume')}"
     with out.ending(store, then, partial=True):
         with out.view() as view:
-            results = run_sweep(
-                study,
-                *words,
-                store=store,
-                resume=resume,
-                allow_code=allow_code,
-                engine=engine,
-                reporter=view,
-                command=sys.argv[1:],
-            )
+            how |= {"allow_code": allow_code, "reporter": view, "command": sys.argv[1:]}
+            results = run_sweep(study, *words, **how)
         out.results(results)
         if not quiet:
             aside = console(stderr=json_file == "-")

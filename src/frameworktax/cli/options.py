@@ -61,6 +61,9 @@ Batches = Annotated[str, typer.Option(help="1,4,16 or 1..16 (powers of two).")]
 BatchDim = Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")]
 Runtimes = Annotated[str, typer.Option(help="Names with commas between, or all.")]
 Threads = Annotated[int, typer.Option(help="Threads on a CPU.", min=1)]
+ForceThreads = Annotated[
+    bool, typer.Option("--force-threads", help="Allow more threads than processors.")
+]
 ImageSize = Annotated[int | None, typer.Option(help="Pixels per side.")]
 Width = Annotated[float, typer.Option(help="Factor on layer widths.")]
 Depth = Annotated[float, typer.Option(help="Factor on the number of layers.")]

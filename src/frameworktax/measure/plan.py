@@ -68,6 +68,7 @@ class Plan:
             that takes little, ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a
             store, because what lies here is run.
+        force_threads: measure with more threads than there are processors, too.
         live: file holding a live module sent from Python; None otherwise.
         deployment: folder that the runtime ``deployed`` is loaded from.
 
@@ -87,6 +88,7 @@ class Plan:
     setup_option: str = "--setup-limit"
     twin: str = "auto"
     by: str = "none"
+    force_threads: bool = False
     live: str | None = None
     deployment: Path | None = None
 
@@ -259,28 +261,32 @@ def _runtimes(names: Iterable[str], input_kind: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def checked(plan: Plan, live: Live | None = None, *, force_threads: bool = False) -> Plan:
+def checked(plan: Plan, live: Live | None = None) -> Plan:
     """Return a plan of one model that can run here, its live module sent to a file.
-
-    ``force_threads`` allows more threads than there are processors.
 
     Raises:
         UsageError: what was asked for cannot be, or none of it can run here.
     """
-    usable, point = len(host.usable_cpus()), plan.points[0]
-    if point.platform == "cpu" and point.threads > usable and not force_threads:
-        raise UsageError(
-            f"{point.threads} threads on {counted(usable, 'processor')} wait for each "
-            f"other; give --threads {usable} or fewer, or --force-threads to measure that"
-        )
+    workload = plan.points[0].workload
     if live is None:
-        models.check(point.workload)
+        models.check(workload)
     else:
-        models.refuse(point.workload, models.USER)
+        models.refuse(workload, models.USER)
     refuse_unavailable(plan.points)
     if plan.by in BY:
         refuse_places(plan.points, plan.by)
     return plan if live is None else with_live(plan, live)
+
+
+def refuse_crowd(points: Iterable[Point], *, forced: bool) -> None:
+    """Raise UsageError for more threads than there are processors here, unless that is forced."""
+    usable = len(host.usable_cpus())
+    most = max((p.threads for p in points if device_of(p.platform) == "cpu"), default=0)
+    if most > usable and not forced:
+        raise UsageError(
+            f"{most} threads on {counted(usable, 'processor')} wait for each other; give {usable} "
+            "or fewer, or measure that with --force-threads (of measure and sweep)"
+        )
 
 
 def with_live(plan: Plan, live: Live) -> Plan:

@@ -28,7 +28,7 @@ from typing import Protocol
 from frameworktax import host, runtimes, store
 from frameworktax.api import pick_device
 from frameworktax.errors import Fault, FrameworktaxError, StoreError, WorkerError, check_known
-from frameworktax.measure.plan import Plan
+from frameworktax.measure.plan import Plan, refuse_crowd
 from frameworktax.measure.recorder import open_shard, this_environment, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
@@ -200,6 +200,7 @@ class LocalExecutor:
         with open_shard(self.folder, self.command, self._environment) as writer:
             measuring = MeasuringSession(plan, writer, self.reporter, self._templates)
             try:
+                refuse_crowd(plan.points, forced=plan.force_threads)
                 measuring.run()
             except StoreError:
                 raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from frameworktax import host
 from frameworktax.api import DEFAULT_STORE
 from frameworktax.errors import counted
+from frameworktax.measure.plan import refuse_crowd
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MEMORY_SHARE
 from frameworktax.records import Point, Points, Record, point_name
@@ -88,6 +89,7 @@ def plan_sweep(
     store: str | Path = DEFAULT_STORE,
     engine: str = "local",
     resume: bool = True,
+    force_threads: bool = False,
     reporter: Reporter | None = None,
 ) -> SweepPlan:
     """Return what ``sweep`` will do, without measuring; its arguments, and raises as it does."""
@@ -96,6 +98,8 @@ def plan_sweep(
         platforms = executor.platforms()
     devices = {platform.label: platform.device for platform in platforms}
     loaded = load(study, overrides, platforms=devices, allow_code=True)  # nothing is run
+    if engine == "local":
+        refuse_crowd(loaded.points, forced=force_threads)
     return plan(loaded, scan(Path(store)), resume=resume, platforms=platforms)
 
 

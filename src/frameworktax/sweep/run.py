@@ -17,7 +17,7 @@ from frameworktax.api import DEFAULT_STORE, Results, no_collection
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.lock import host_lock
-from frameworktax.measure.plan import Plan
+from frameworktax.measure.plan import Plan, refuse_crowd
 from frameworktax.measure.recorder import open_shard
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
@@ -70,6 +70,7 @@ def sweep(
     engine: str = "local",
     resume: bool = True,
     allow_code: bool = False,
+    force_threads: bool = False,
     reporter: Reporter | None = None,
     command: Sequence[str] | None = None,
 ) -> SweepResults:
@@ -82,6 +83,7 @@ def sweep(
         engine: ``local``, ``ray`` (the cluster of this host) or ``ray://HOST:PORT``.
         resume: leave out points that the store already holds.
         allow_code: let models of the study be Python code.
+        force_threads: measure with more threads than processors, too.
         reporter: receives progress.
         command: recorded with each session.
 
@@ -100,13 +102,16 @@ def sweep(
         platforms = {platform.label: platform.device for platform in executor.platforms()}
         loaded = load(study, overrides, platforms=platforms, allow_code=allow_code)
         is_here = engine == "local"
-        if not is_here:
+        if is_here:
+            refuse_crowd(loaded.points, forced=force_threads)
+        else:
             shipped(loaded.points)  # what has no place on a node is refused before anything runs
         for reference in loaded.code:
             reporter.say(f"runs code of yours: {reference}")
         # a cluster's nodes are locked one by one
         with host_lock(command, reporter.say) if is_here else contextlib.nullcontext():
-            return Sweep(loaded, folder, executor, reporter, command, resume=resume).run()
+            study_run = Sweep(loaded, folder, executor, reporter, command, resume, force_threads)
+            return study_run.run()
 
 
 @dataclass(eq=False)
@@ -119,6 +124,7 @@ class Sweep:
     reporter: Reporter
     command: Sequence[str]
     resume: bool
+    force_threads: bool = False
     clock: Clock = REAL
     _away_ns: dict[str, int] = field(default_factory=dict)
     """Label without a node → since when."""
@@ -242,6 +248,7 @@ class Sweep:
                 budget_option="study.time_budget",
                 setup_option="study.setup_limit",
                 twin=self._settings.twin,
+                force_threads=self.force_threads,
             )
             job = Job(name=f"{number} {group.name}", platform=group.platform, plan=session)
             self._jobs[job.name] = group
