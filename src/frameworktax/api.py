@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 from frameworktax import host, store
 from frameworktax.analysis.document import build
 from frameworktax.analysis.grouping import gather
-from frameworktax.errors import NothingMeasuredError, UsageError, check_suffix, needs
+from frameworktax.errors import NothingMeasuredError, UsageError, as_path, check_suffix, needs
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
     DEFAULT_PRECISE_S,
     DEFAULT_SETUP_LIMIT_S,
     Plan,
+    check_kinds,
     checked,
     listed,
     points_for,
@@ -210,6 +211,8 @@ def measure(
         NothingMeasuredError: no point could be measured.
         Interrupted: by Ctrl-C; ``results`` of it has what was measured until then.
     """
+    folder = as_path("store", store)
+    check_kinds(resume=resume, force_threads=force_threads, reporter=reporter, command=command)
     live = unpack(model, inputs)
     workload = Workload(
         model=str(model) if live is None else live.name,
@@ -247,9 +250,7 @@ def measure(
         force_threads=force_threads,
     )
     plan = checked(plan, live)
-    return run_plan(
-        plan, Path(store), resume=resume, reporter=reporter, command=command or sys.argv
-    )
+    return run_plan(plan, folder, resume=resume, reporter=reporter, command=command or sys.argv)
 
 
 def run_plan(

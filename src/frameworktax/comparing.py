@@ -29,6 +29,7 @@ from frameworktax.errors import (
     DeploymentError,
     StoreError,
     UsageError,
+    as_path,
     check_known,
     quoted,
     write_text,
@@ -173,7 +174,7 @@ def read(source: Source) -> Run:
         return source
     if isinstance(source, api.Results):
         return source.run
-    path = Path(source)
+    path = as_path("the source", source)
     if _is_document(path):
         return json_document.load(path)
     if path.suffix == ".json" and not path.exists():
@@ -203,7 +204,7 @@ def last_two(source: Source) -> tuple[Run, Run]:
     """
     if isinstance(source, Run) or (isinstance(source, str | Path) and _is_document(Path(source))):
         raise UsageError("compare needs two inputs; name a second one")
-    folder = source.store if isinstance(source, api.Results) else Path(source)
+    folder = source.store if isinstance(source, api.Results) else as_path("the source", source)
     records, _ = store.read(folder)
     started = {session.session: session.started for session in sessions_of(records)}
     age = {r.session: session_order(r.session, started.get(r.session, "")) for r in records}

@@ -12,6 +12,7 @@ FrameworktaxError            one line, names what to do next; carries the exit c
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -107,6 +108,13 @@ def check_suffix(path: Path | None, suffixes: Sequence[str]) -> None:
     """Raise UsageError if a file to write has none of these suffixes."""
     if path is not None and not path.name.endswith(tuple(suffixes)):
         raise UsageError(f"cannot write '{path.name}'; choose {', '.join(suffixes)}")
+
+
+def as_path(name: str, value: Any) -> Path:
+    """Return a path that is given from Python; raises UsageError for what is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise UsageError(f"{name} is of type {type(value).__name__}; give a path")
+    return Path(value)
 
 
 def write_text(path: Path, text: str | bytes) -> None:

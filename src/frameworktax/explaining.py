@@ -15,7 +15,7 @@ from typing import Any
 from frameworktax.analysis.trace.document import document
 from frameworktax.analysis.whatif.formulas import WhatIf, check, predict, predict_steps
 from frameworktax.api import Results, read_store
-from frameworktax.errors import TraceError, UsageError
+from frameworktax.errors import TraceError, UsageError, as_path
 from frameworktax.integrations import readers
 from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, Prediction, Run
 from frameworktax.report import json_document
@@ -54,7 +54,7 @@ def explain(path: str | Path, *, what_if: WhatIf | None = None, step: str | None
     """
     if what_if is not None:
         check(what_if)
-    loaded = load(Path(path), step)
+    loaded = load(as_path("the source", path), step)
     found = loaded.predict(what_if) if what_if is not None else ()
     run = replace(loaded.run, predictions=loaded.run.predictions + found)
     return Results(run, Path(path))
@@ -103,7 +103,11 @@ def whatif(
     trace = source.run.trace if isinstance(source, Results) else None
     if isinstance(source, Results):  # of a trace the document has no single steps: read it again
         source = source.run if trace is None else source.store
-    loaded = LoadedSource(source) if isinstance(source, Run) else load(Path(source), step)
+    loaded = (
+        LoadedSource(source)
+        if isinstance(source, Run)
+        else load(as_path("the source", source), step)
+    )
     if trace is not None and (loaded.run.trace or {}).get("steps") != trace["steps"]:
         raise UsageError(f"{source} has other steps than these results; give step= as to explain")
     if loaded.timeline is None and all(m.latency_ns is None for m in loaded.run.measurements):

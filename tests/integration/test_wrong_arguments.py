@@ -1,5 +1,7 @@
 """Arguments of another kind from Python are wrong use, and no TypeError of something inside."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -42,10 +44,58 @@ BOTH = [
 ]
 
 
-@pytest.mark.parametrize("given", [*BOTH, {"width": "2"}, {"precision": torch.float32}, {"by": 1}])
+FURTHER = [
+    {"width": "2"},
+    {"precision": torch.float32},
+    {"precision": []},
+    {"by": 1},
+    {"until": 3.0},
+    {"time_budget": True},
+    {"store": 3},
+    {"resume": "no"},
+    {"force_threads": "no"},
+    {"reporter": 3},
+    {"command": 3},
+]
+
+
+@pytest.mark.parametrize("given", [*BOTH, *FURTHER])
 def test_measure_refuses_what_is_of_another_kind(given):
     with pytest.raises(UsageError):
         ft.measure(NET, X, **{"runtimes": "eager", "batch": 1, **given})
+
+
+GRID = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "given"),
+    [
+        (3, (), {}),
+        (None, (), {}),
+        (GRID, (3,), {}),
+        (GRID, (["grid.batch=1"],), {}),
+        (GRID, (), {"store": 3}),
+        (GRID, (), {"engine": 3}),
+        (GRID, (), {"resume": "no"}),
+        (GRID, (), {"allow_code": "no"}),
+        (GRID, (), {"force_threads": "no"}),
+        (GRID, (), {"reporter": 3}),
+        (GRID, (), {"command": 3}),
+    ],
+)
+def test_sweep_refuses_what_is_of_another_kind(study, words, given, monkeypatch):
+    run = importlib.import_module("frameworktax.sweep.run")
+    monkeypatch.setattr(run.Sweep, "run", lambda _: pytest.fail("it would be measured"))
+    with pytest.raises(UsageError):
+        ft.sweep(study, *words, **given)
+
+
+@pytest.mark.parametrize("verb", [ft.compare, ft.explain, ft.load, ft.whatif])
+@pytest.mark.parametrize("source", [3, None, [1]])
+def test_what_is_no_path_is_refused(verb, source):
+    with pytest.raises(UsageError, match="; give a path"):
+        verb(source, **({"graphs": True} if verb is ft.whatif else {}))
 
 
 @pytest.mark.parametrize("given", [{"length": 8}, {"image_size": 8}, {"width": 0.5}, {"depth": 2}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast, get_args
@@ -13,6 +13,7 @@ from frameworktax import runtimes as registry
 from frameworktax.attribution import call_stacks, probe
 from frameworktax.errors import UsageError, UserModelError, check_known, counted, one_line
 from frameworktax.measure import orphans
+from frameworktax.measure.reporter import Reporter
 from frameworktax.models import ragged
 from frameworktax.models.finalize import check_positions
 from frameworktax.models.user import Live, send
@@ -95,6 +96,9 @@ class Plan:
     def __post_init__(self) -> None:
         whole = self.processes, *(point.threads for point in self.points)
         check_numbers(whole, (self.until, self.budget_s, self.setup_limit_s))
+        if self.until >= 1:
+            text = f"until {self.until:g} is no share; give"
+            raise UsageError(f"{text} {self.until / 100:g} for {self.until:g} %")
         if self.processes > MOST_PROCESSES:
             raise UsageError(
                 f"{self.processes} processes are too many; give {MOST_PROCESSES} or fewer"
@@ -122,11 +126,27 @@ def process_counts(given: int | None) -> ProcessCounts:
     return {"processes": DEFAULT_PROCESSES, "most_processes": FURTHER_PROCESSES}
 
 
+KINDS: Mapping[str, tuple[Any, str]] = {
+    "reporter": (Reporter | None, "a frameworktax.measure.reporter.Reporter"),
+    "command": (list | tuple | None, "a list of words"),
+    **dict.fromkeys(("resume", "allow_code", "force_threads"), (bool, "True or False")),
+}
+"""Arguments of several functions: kinds, and what they are in words."""
+
+
+def check_kinds(**given: Any) -> None:
+    """Raise UsageError if one of ``KINDS`` is given a value of another kind."""
+    for name, value in given.items():
+        kind, wanted = KINDS[name]
+        if not isinstance(value, kind):
+            raise UsageError(f"{name} is of type {type(value).__name__}; give {wanted}")
+
+
 def check_numbers(whole: Iterable[int], numbers: Iterable[float]) -> None:
     """Raise UsageError if one of a plan's numbers is none, or cannot be."""
     is_whole = all(type(number) is int for number in whole)
     every = *whole, *numbers
-    if not is_whole or not all(isinstance(n, int | float) and 0 < n < math.inf for n in every):
+    if not is_whole or not all(type(n) in (int, float) and 0 < n < math.inf for n in every):
         raise UsageError(
             "processes and threads must be whole numbers, time budget and set-up limit (seconds) "
             "and until (a fraction) numbers, all above zero, and finite"
@@ -226,7 +246,8 @@ def points_for(
     workload = completed(of_kinds(workload))
     batch_list, precision_list = list(batches), list(precisions)
     runtime_list = _runtimes(runtimes, workload.input)
-    for name, axis in (("batch", batch_list), ("runtimes", runtime_list)):
+    axes = ("batch", batch_list), ("runtimes", runtime_list), ("precision", precision_list)
+    for name, axis in axes:
         if not axis:
             raise UsageError(f"--{name} is empty; name at least one")
     for precision in precision_list:

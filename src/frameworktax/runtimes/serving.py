@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from frameworktax import runtimes
-from frameworktax.errors import DeploymentError, WorkerError
+from frameworktax.errors import DeploymentError, WorkerError, as_path
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, Serve
 from frameworktax.runtimes.base import Loaded, Target
@@ -49,7 +49,7 @@ def load(folder: str | Path, *, module: Any = None) -> Deployment:
     Raises:
         DeploymentError: it was made for another machine or other versions, or was changed.
     """
-    return Deployment(Path(folder), module)
+    return Deployment(as_path("folder", folder), module)
 
 
 class StandIn:

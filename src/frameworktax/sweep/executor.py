@@ -220,7 +220,7 @@ def open_executor(name: str, folder: Path, reporter: Reporter, command: Sequence
     """
     if name == "local":
         return LocalExecutor(folder, pick_device("auto"), reporter, command)
-    if name != "ray" and not name.startswith("ray://"):
+    if not str(name).startswith("ray://"):
         check_known("engine", name, EXECUTORS)
     from frameworktax.sweep.ray import RayExecutor
 

@@ -15,9 +15,9 @@ from frameworktax import store
 from frameworktax.analysis.document import build
 from frameworktax.api import DEFAULT_STORE, Results, no_collection
 from frameworktax.clock import REAL, Clock
-from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
+from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError, as_path
 from frameworktax.host.lock import host_lock
-from frameworktax.measure.plan import Plan, refuse_crowd
+from frameworktax.measure.plan import Plan, check_kinds, refuse_crowd
 from frameworktax.measure.recorder import open_shard
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
@@ -92,9 +92,11 @@ def sweep(
             such engine, or the store is a file.
         NothingMeasuredError: no point of it could be measured.
     """
+    folder = as_path("store", store)
+    check_kinds(resume=resume, allow_code=allow_code, force_threads=force_threads)
+    check_kinds(reporter=reporter, command=command)
     reporter = reporter or Reporter()
     command = tuple(command or sys.argv[1:])
-    folder = Path(store)
     if folder.is_file():
         raise UsageError(f"{folder} is a file; name a folder with --store")
     executor = open_executor(engine, folder, reporter, command)

@@ -30,7 +30,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-from frameworktax.errors import UsageError, nearest, quoted
+from frameworktax.errors import UsageError, as_path, nearest, quoted
 from frameworktax.measure.plan import (
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
@@ -130,7 +130,7 @@ def read(
     if isinstance(study, Mapping):
         name, text, data = "study", "", copy.deepcopy(dict(study))
     else:
-        path = Path(study)
+        path = as_path("the study", study)
         name = str(path)
         try:
             text = _text(path)
@@ -171,6 +171,8 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
     """
     typed: dict[str, str] = {}
     for word in overrides:
+        if not isinstance(word, str):
+            raise UsageError(f"{word!r} is no override; {FORM}")
         removes = word.startswith("~")
         key, equals, text = word.removeprefix("~").partition("=")
         *table, name = key.split(".", 1)
