@@ -37,7 +37,7 @@ from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.user import unpack
-from frameworktax.records import LeftOut, Measurement, Note, Record, Run, Workload
+from frameworktax.records import FLOOR, LeftOut, Measurement, Note, Point, Record, Run, Workload
 from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:
@@ -115,17 +115,21 @@ class Results(Sequence[Measurement]):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended a session; ``results`` has what was measured until then."""
+    """Ctrl-C ended a session; ``results`` has what was measured until then.
 
-    def __init__(self, results: Results) -> None:
+    ``left`` are the points that ``resume`` would measure.
+    """
+
+    def __init__(self, results: Results, left: Sequence[Point] = ()) -> None:
         super().__init__()
-        self.results = results
+        self.results, self.left = results, left
 
     @property
     def any_measured(self) -> bool:
-        """Whether any point has a latency."""
+        """Whether any point has a block: a value, if no interval."""
         points = self.results.run.points
-        return points is not None and points.measured > 0
+        is_measured = points is not None and points.measured > 0
+        return is_measured or any(m.blocks_ns for m in self.results if m.runtime != FLOOR)
 
 
 def measure(
@@ -288,9 +292,7 @@ def _run_plan(
     asked = plan.points
     if resume and any(folder.glob("*.jsonl")):
         earlier, damage = store.read(folder)
-        known = gather(earlier)[0]
-        timed = {one.point for one in known if one.latency is not None and not one.cut_off}
-        plan = replace(plan, points=tuple(point for point in asked if point not in timed))
+        plan = replace(plan, points=_left(asked, earlier))
     if not plan.points:
         return _results(build(earlier, until=plan.until, asked=asked), damage, folder)
     refuse_crowd(plan.points, forced=plan.force_threads)
@@ -311,8 +313,15 @@ def _run_plan(
     if isinstance(ended, NothingMeasuredError):
         raise NothingMeasuredError(str(ended), results) from ended
     if ended is not None:
-        raise Interrupted(results)
+        raise Interrupted(results, _left(asked, earlier + records))
     return results
+
+
+def _left(asked: Iterable[Point], records: Iterable[Record]) -> tuple[Point, ...]:
+    """Return the points that records do not have whole."""
+    known = gather(records)[0]
+    timed = {one.point for one in known if one.latency is not None and not one.cut_off}
+    return tuple(point for point in asked if point not in timed)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from frameworktax import api, store
 from frameworktax.errors import FrameworktaxError, NothingMeasuredError
 from frameworktax.measure.plan import Plan, points_for
 from frameworktax.records import LeftOut, Outcome, Subject, Workload
+from frameworktax.report.words import milliseconds
 
 WORDS = ["measure", "bert-tiny", "--runtimes", "eager,inference-mode", "--batch", "1,2,4"]
 
@@ -33,7 +34,7 @@ class Halfway(Interrupted):
     def _point(self, point):
         if self.after == 0:
             self._write(Subject(session="", point=point, paradigm="eager"))
-            self._write(sample_records.blocks(point, 1000)[0])
+            self._write(sample_records.blocks(point, 7_654_321)[0])
         super()._point(point)
 
 
@@ -92,6 +93,34 @@ def test_a_point_of_a_single_block_is_measured_again(run):
     code, out, _ = run(fake_measuring.FakeSession, *WORDS, "--resume")
     assert code == 0
     assert out.splitlines()[-1].startswith("6 points, samples in")
+
+
+class AtTheEnd(fake_measuring.FakeSession):
+    """Ctrl-C comes when every point is measured."""
+
+    def run(self):
+        super().run()
+        raise KeyboardInterrupt
+
+
+def test_resume_is_offered_only_where_points_are_left(run):
+    code, _, err = run(Halfway, *WORDS)
+    assert code == 130 and "go on: frameworktax measure" in err.splitlines()[-1]
+    code, _, err = run(AtTheEnd, *WORDS)
+    assert code == 130 and "frameworktax report" in err.splitlines()[-1]
+    assert "--resume" not in err
+
+
+@pytest.mark.parametrize("after", [0, 4])
+def test_the_value_of_a_single_block_stays_in_the_table(run, monkeypatch, after):
+    monkeypatch.setattr(Halfway, "after", after)
+    code, out, _ = run(Halfway, *WORDS, "--json", "run.json")
+    assert code == 130
+    document = json.loads(Path("run.json").read_text())
+    (cut,) = [m for m in document["measurements"] if len(m["blocks_ns"]) == 1]
+    assert cut["latency_ns"] is None
+    lines = [line.split() for line in out.splitlines()]
+    assert any(milliseconds(cut["blocks_ns"][0][2]) in line[1:] for line in lines)
 
 
 def test_an_interrupt_before_any_point_leaves_no_table(run, monkeypatch):

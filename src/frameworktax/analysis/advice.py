@@ -409,6 +409,8 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
     real = [m for m in measurements if m.runtime != FLOOR]
     measured = [m for m in real if m.latency_ns is not None]
     if not measured:
+        if any(m.blocks_ns for m in real):
+            return "one block of each point is too little for an answer"
         floor = any(m.latency_ns is not None for m in measurements)
         alone = "only the harness itself was measured" if floor else "nothing was measured"
         return "nothing could be measured" if real else alone

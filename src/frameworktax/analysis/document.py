@@ -375,7 +375,7 @@ def _no_bill(records: PointRecords) -> Note:
     if records.latency is None:
         return Note(
             "too-few-blocks",
-            "only one block was timed: no latency is given, because it has no interval",
+            "only one block was timed: its value has no interval, and nothing follows from it",
         )
     if records.point.runtime == FLOOR:
         return Note("floor", "does nothing: its latency is the harness's own cost per call")

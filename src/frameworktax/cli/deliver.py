@@ -185,17 +185,20 @@ class Output:
 
     @contextmanager
     def measuring(
-        self, store: Path | None, then: str, partial: bool = False
+        self, store: Path | None, then: str, rest: str = "", partial: bool = False
     ) -> Iterator[ProgressView | None]:
         """Show progress; for the rest see ``ending``."""
-        with self.ending(store, then, partial=partial), self.view() as view:
+        with self.ending(store, then, rest, partial=partial), self.view() as view:
             yield view
 
     @contextmanager
-    def ending(self, store: Path | None, then: str, partial: bool = False) -> Iterator[None]:
+    def ending(
+        self, store: Path | None, then: str, rest: str = "", partial: bool = False
+    ) -> Iterator[None]:
         """After Ctrl-C say what to do ``then``, and leave; without a store nothing is kept.
 
-        With ``partial`` results that are not whole are delivered before.
+        With ``partial`` results that are not whole are delivered before. What is to be done for the
+        ``rest`` is said where points are left to measure.
         """
         try:
             with ends_once():
@@ -206,7 +209,8 @@ class Output:
             stopped = ended.__cause__ if isinstance(ended, Ended) else ended
             if partial and isinstance(stopped, Interrupted) and stopped.any_measured:
                 self.results(stopped.results)
-            leave(ended, store, then)
+            is_whole = isinstance(stopped, Interrupted) and not stopped.left
+            leave(ended, store, then if is_whole else then + rest)
         except NothingMeasuredError as error:
             if partial and error.results is not None:
                 self.files(error.results.run)  # with every status and reason

@@ -80,9 +80,9 @@ def measure(
         precision=words(precision),
         command=sys.argv[1:],
     )
-    see = f"See it: frameworktax report {quoted(store)}"
-    then = f"{see}; go on: {this_command('--resume')} --resume"
-    with out.measuring(store, then, partial=True) as view:
+    then = f"See it: frameworktax report {quoted(store)}"
+    rest = f"; go on: {this_command('--resume')} --resume"
+    with out.measuring(store, then, rest, partial=True) as view:
         results = api.measure(**asked, reporter=view)
     out.results(results)
 

@@ -36,6 +36,11 @@ class Family:
         return [m for m in self.measurements if m.latency_ns is not None]
 
     @cached_property
+    def timed(self) -> list[Measurement]:
+        """Points with a latency, or with one block: that has a value, and no interval."""
+        return [m for m in self.measurements if m.latency_ns is not None or m.blocks_ns]
+
+    @cached_property
     def runtimes(self) -> list[str]:
         """Runtimes with at least one latency, in the order they were measured."""
         return list(dict.fromkeys(m.runtime for m in self.measured))

@@ -100,9 +100,10 @@ def run_blocks(run: Run, *, folded: bool = True) -> list[Block]:
 def result_blocks(family: Family, *, folded: bool = True) -> list[Block]:
     """Return a family's results: latencies, breakdown, what else is known, what is missing."""
     made: list[Table] = []
+    if family.timed:
+        made = [latencies(family)]
     if family.measured:
-        made = [
-            latencies(family),
+        made += [
             breakdown(family),
             *([every_breakdown(family)] if folded else []),
             *places(family),
@@ -120,24 +121,26 @@ def result_blocks(family: Family, *, folded: bool = True) -> list[Block]:
 
 def latencies(family: Family) -> Table:
     """Return the latency of each runtime at each batch size, with the regime."""
-    measured = family.measured
+    timed = family.timed
+    at = {(m.runtime, m.workload.batch): m for m in reversed(timed)}
+    batches = sorted({m.workload.batch for m in timed})
     has_free = any(c.free_batch for c in family.curves if c.runtime in family.runtimes)
-    has_outputs = any(m.parity is not None for m in measured)
-    columns: list[Column | str] = ["runtime", *(right(f"batch {b}") for b in family.batches)]
+    has_outputs = any(m.parity is not None for m in timed)
+    columns: list[Column | str] = ["runtime", *(right(f"batch {b}") for b in batches)]
     columns += [right("free up to batch")] * has_free + ["outputs"] * has_outputs
     rows = [
         [
             Cell(runtime),
-            *(_latency(family.at.get((runtime, batch))) for batch in family.batches),
+            *(_latency(at.get((runtime, batch))) for batch in batches),
             *([free_cell(family.curve(runtime))] if has_free else []),
             *([_outputs(family, runtime)] if has_outputs else []),
         ]
-        for runtime in family.runtimes
+        for runtime in dict.fromkeys(m.runtime for m in timed)
     ]
-    regimes = {m.regime for m in measured}
-    marks = {parity_mark(m) for m in measured} if has_outputs else set()
+    regimes = {m.regime for m in timed}
+    marks = {parity_mark(m) for m in timed} if has_outputs else set()
     free = "free: up to this batch size a call takes at most 10 % longer than at batch 1"
-    alone = " within one process" * within_one_process(*(m.latency_ns for m in measured))
+    alone = " within one process" * within_one_process(*(m.latency_ns for m in timed))
     return table(
         f"Latency of one call, ms (± half of its 95 % interval{alone})",
         columns,
@@ -151,8 +154,12 @@ def latencies(family: Family) -> Table:
 
 
 def _latency(m: Measurement | None) -> Cell:
-    if m is None or m.latency_ns is None:
+    if m is None:
         return UNKNOWN
+    if m.latency_ns is None:
+        (_, _, ns), *_ = m.blocks_ns
+        brief = milliseconds(ns)
+        return Cell(time_text(ns), style="dim", short=brief, exact=f"{brief} (one block)")
     latency, regime = m.latency_ns, m.regime or ""
     note = plus_minus(latency)
     tight = f" {note.replace(' ', ''):>4}" if note else ""
@@ -186,7 +193,7 @@ def free_cell(curve: Curve | None) -> Cell:
 
 def _outputs(family: Family, runtime: str) -> Cell:
     """Return how outputs compare with eager's at the batch size where that looks worst."""
-    points = [m for m in family.measured if m.runtime == runtime]
+    points = [m for m in family.timed if m.runtime == runtime]
     if is_reference(points[0]):
         return Cell("reference", style="dim", short=" ")
     marks = {m.workload.batch: parity_mark(m) for m in points}
@@ -425,7 +432,7 @@ def not_measured(family: Family) -> list[Block]:
     """Return what has no latency, and why."""
     items = [
         Item(
-            f"{who}: no value" if status == "ok" else f"{who} {status}",
+            f"{who}: no interval" if status == "ok" else f"{who} {status}",
             reason,
             style="dim" if status == "unavailable" else "bad",
         )
