@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -22,6 +23,7 @@ from frameworktax.measure.series import series_of
 from frameworktax.measure.setup import Setup
 from frameworktax.measure.template import SELDOM, Forked, Templates
 from frameworktax.measure.worker import Server
+from frameworktax.models import user
 from frameworktax.models.user import Live, send
 from frameworktax.records import Point, Workload
 from frameworktax.runtimes.base import Target
@@ -323,6 +325,31 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
             worker.kill()
 
 
+@pytest.mark.parametrize(
+    ("line", "end", "what"),
+    [
+        ("threading.Thread(target=waits.wait).start()", lambda own: own.waits.set(), "threads"),
+        ("children.append(subprocess.Popen(['sleep', '600']))", None, "processes"),
+        ("pass", None, ""),
+    ],
+)
+def test_a_builder_that_starts_others_when_it_is_called_has_a_note(tmp_path, line, end, what):
+    (tmp_path / "own.py").write_text(
+        "import subprocess, threading, torch\nwaits, children = threading.Event(), []\n"
+        f"def build():\n    {line}\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
+    )
+    name = f"{tmp_path / 'own.py'}:build"
+    found = user.build(name, Workload(model=name)).notes
+    own = sys.modules["_frameworktax_user_own"]
+    if end is not None:
+        end(own)
+    for child in own.children:
+        child.kill()
+        child.wait()
+    assert [code for code, _ in found] == ["begun-beside"] * bool(what)
+    assert all(f"calling {name} starts {what}," in text for _, text in found)
+
+
 def test_threads_that_a_library_ends_before_a_fork_do_not_matter(begin, tmp_path):
     worker = begin(OPENBLAS_NUM_THREADS="4", OMP_NUM_THREADS="4")
     worker.request(Server.memory, LIMIT_S)
@@ -330,7 +357,11 @@ def test_threads_that_a_library_ends_before_a_fork_do_not_matter(begin, tmp_path
 
 
 CRASH = ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV during load at ")
-SHOUT = ("print('x' * 10**7, flush=True); os._exit(4)", "crashed", "exited with code 4 during load")
+SHOUT = (
+    "print('x' * 10**7, flush=True); os._exit(4)",
+    "crashed",
+    "itself with exit code 4 during load",
+)
 RAISE = ("raise ValueError('no')", "user-model", "ValueError: no")
 MEMORY = ("torch.ones(2**40)", "user-model", "RuntimeError")
 

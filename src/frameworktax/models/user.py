@@ -18,6 +18,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ def build(name: str, workload: Workload) -> Model:
         before = begun()
         function = _function(name)
         after = begun()
+        idle = threading.active_count(), after[1]
         try:
             result = function()
         # Broad on purpose, here and below: foreign code may raise anything, and all of it is shown;
@@ -58,13 +60,18 @@ def build(name: str, workload: Workload) -> Model:
         except (Exception, SystemExit) as error:
             file = getattr(sys.modules.get(function.__module__), "__file__", None)
             raise UserModelError(f"{name} raised {_line(error, file)}") from error
+    # of its own threads: torch has others as soon as a call of the function computes something
+    running = threading.active_count(), begun()[1]
     module, example = _module_and_example(name, result)
     model = wrap(name, module, example, workload.batch_dim)
-    counts = zip(("threads", "processes"), before, after, strict=True)
-    started = [what for what, a, b in counts if b > a]
-    if started:
-        text = f"importing {name.rpartition(':')[0]} starts {' and '.join(started)}"
-        model.notes.append((BEGINS_OTHERS, f"{text}, which run beside what is measured"))
+    for code, deed, earlier, later in (
+        (BEGINS_OTHERS, f"importing {name.rpartition(':')[0]}", before, after),
+        ("begun-beside", f"calling {name}", idle, running),
+    ):
+        counts = zip(("threads", "processes"), earlier, later, strict=True)
+        if started := [what for what, a, b in counts if b > a]:
+            text = f"{deed} starts {' and '.join(started)}, which run beside what is measured"
+            model.notes.append((code, text))
     return model
 
 
