@@ -105,6 +105,13 @@ class Results(Sequence[Measurement]):
         write(self.run, Path(path))
         return Path(path)
 
+    @property
+    def any_measured(self) -> bool:
+        """Whether any point that was asked for has a block: a value, if no interval."""
+        points = self.run.points
+        is_measured = points is not None and points.measured > 0
+        return is_measured or any(m.blocks_ns for m in self if m.runtime != FLOOR)
+
     def __repr__(self) -> str:
         return f"<frameworktax results: {len(self)} points; {self.run.headline}>"
 
@@ -123,13 +130,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, results: Results, left: Sequence[Point] = ()) -> None:
         super().__init__()
         self.results, self.left = results, left
-
-    @property
-    def any_measured(self) -> bool:
-        """Whether any point has a block: a value, if no interval."""
-        points = self.results.run.points
-        is_measured = points is not None and points.measured > 0
-        return is_measured or any(m.blocks_ns for m in self.results if m.runtime != FLOOR)
 
 
 def measure(
@@ -310,10 +310,10 @@ def _run_plan(
     records, notes = store.read(writer.path)
     run = build(earlier + records, until=plan.until, asked=asked)
     results = _results(run, damage + notes, folder)
-    if isinstance(ended, NothingMeasuredError):
-        raise NothingMeasuredError(str(ended), results) from ended
-    if ended is not None:
+    if isinstance(ended, KeyboardInterrupt):
         raise Interrupted(results, _left(asked, earlier + records))
+    if ended is not None and not results.any_measured:  # nor by an earlier session
+        raise NothingMeasuredError(str(ended), results) from ended
     return results
 
 

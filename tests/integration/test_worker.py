@@ -211,3 +211,31 @@ def test_a_stopped_process_takes_no_time_until_it_goes_on(worker):
     worker.kill()  # whether it runs or not
     worker.signal(signal.SIGCONT)
     assert not worker.alive
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("sys.exit(9)", "failed", r"ends its process: SystemExit: 9 \(.*own\.py:4\); remove"),
+        ("raise KeyboardInterrupt", "failed", r"KeyboardInterrupt \(.*own\.py:4\)"),
+        (
+            "os._exit(9)",
+            "crashed",
+            r"ended itself with exit code 9 during bind: os\._exit .*remove",
+        ),
+    ],
+)
+def test_a_model_that_ends_its_process_says_how(worker, tmp_path, line, status, says):
+    (tmp_path / "own.py").write_text(
+        "import os, sys, torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        f"        {line}\n"
+        "def build():\n"
+        "    return Net(), torch.ones(1, 2)\n"
+    )
+    load(worker, tmp_path, "eager", model=f"{tmp_path}/own.py:build")
+    with pytest.raises(WorkerError, match=says) as failed:
+        worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
+    assert failed.value.status == status
+    assert worker.alive == (status == "failed")

@@ -172,6 +172,14 @@ def test_a_document_says_why_nothing_was_measured(run):
     }
 
 
+def test_what_an_earlier_session_measured_is_shown_where_the_rest_fails(run):
+    code, _, _ = run(Interrupted, *WORDS)
+    assert code == 130
+    code, out, _ = run(Nothing, *WORDS, "--resume")
+    assert code == 0 and "SIGSEGV" in out
+    assert out.splitlines()[-1].startswith("4 of 6 points, samples in")
+
+
 def test_a_live_module_of_which_nothing_is_left_to_measure_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(api, "MeasuringSession", fake_measuring.FakeSession)
     points = points_for(Workload(model="own"), batches=[1], runtimes=["eager"])

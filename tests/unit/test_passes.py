@@ -408,6 +408,21 @@ def test_nothing_that_works_is_an_error_with_every_reason(ran):
     assert "null" not in str(caught.value)
 
 
+@pytest.mark.parametrize("step", ["bind", "block"])
+def test_nothing_that_is_timed_is_an_error_whatever_step_fails(ran, step):
+    def before(worker, request):
+        if request.step == step and worker.runtime != "null":
+            raise WorkerError("failed", "no")
+
+    ran.host.before = before
+    with pytest.raises(NothingMeasuredError) as nothing:
+        ran.run(runtimes=("eager", "fast"))
+    assert str(nothing.value) in {
+        f"nothing could be measured; {one}: no; {other}: no"
+        for one, other in (("eager", "fast"), ("fast", "eager"))
+    }
+
+
 def test_where_memory_is_short_processes_are_measured_in_shifts(ran, monkeypatch):
     ran.host.resident_bytes = 10**15
     ran.run()

@@ -207,7 +207,7 @@ class Output:
             from frameworktax.api import Interrupted
 
             stopped = ended.__cause__ if isinstance(ended, Ended) else ended
-            if partial and isinstance(stopped, Interrupted) and stopped.any_measured:
+            if partial and isinstance(stopped, Interrupted) and stopped.results.any_measured:
                 self.results(stopped.results)
             is_whole = isinstance(stopped, Interrupted) and not stopped.left
             leave(ended, store, then if is_whole else then + rest)

@@ -248,6 +248,10 @@ class Worker:
             return WorkerError(
                 "out-of-memory", f"killed by the kernel during {step}, most likely out of memory"
             )
+        if code >= 0 and not where:
+            text = f"ended itself with exit code {code} during {step}"
+            raised = "os._exit in the model or a library; remove that call"
+            return WorkerError("crashed", f"{text}: {raised}")
         how = f"exited with code {code}" if code >= 0 else signal.Signals(-code).name
         return WorkerError("crashed", f"{how} during {step}{where}")
 

@@ -85,6 +85,8 @@ class Recorder:
     def __init__(self, writer: store.Writer) -> None:
         self.write = writer.write
         self.session = writer.session
+        self.reasons: dict[str, str] = {}
+        """Runtime → why the last point of it that failed did, in process 0."""
         self._ended: set[tuple[str, int]] = set()
         self._introduced: set[str] = set()
         self._closing = False
@@ -179,6 +181,8 @@ class Recorder:
         if not series.timed or self._closing or (point.key(), process) in self._ended:
             return
         self._ended.add((point.key(), process))
+        if error is not None and not (process or series.is_twin or series.is_beside):
+            self.reasons[point.runtime] = str(error)
         worker, bound = series.workers.get(process), run.bound if run else None
         notes = [*(run.notes if run else ()), *(worker.notes if worker is not None else ())]
         if worker is not None and worker.printed_bytes > CHATTY_BYTES:

@@ -162,11 +162,10 @@ class MeasuringSession:
 
     def _raise_if_nothing(self) -> None:
         asked = [s for s in self._series if s.timed and not (s.is_twin or s.is_beside)]
-        if any(s.dead is None and not s.is_floor for s in asked):
+        if any(s.measured for s in asked):
             return
-        reasons = [f"{s.runtime.name}: {s.dead}" for s in asked if s.dead]
-        if reasons:
-            raise NothingMeasuredError("nothing could be measured; " + "; ".join(reasons))
+        reasons = [f"{name}: {why}" for name, why in self._recorder.reasons.items()]
+        raise NothingMeasuredError("; ".join(["nothing could be measured", *reasons]))
 
     # --- pass A: every point once -----------------------------------------------------------------
 

@@ -80,11 +80,14 @@ class Server:
             failure = protocol.Failure(status=error.status, message=str(error))
         except MemoryError as error:
             failure = protocol.Failure(status="out-of-memory", message=one_line(error))
-        except Exception as error:  # noqa: BLE001 - the boundary to foreign code: models, engines
+        except BaseException as error:  # noqa: BLE001 - the boundary to foreign code
             traceback.print_exc()
             status = "out-of-memory" if is_out_of_memory(error) else "failed"
             where = _user_line(error) or self._function  # inputs may not fit a library's module
-            failure = protocol.Failure(status=status, message=one_line(error) + where)
+            said = one_line(error) + where
+            if isinstance(error, SystemExit):
+                said = f"the model ends its process: {said}; remove that call"
+            failure = protocol.Failure(status=status, message=said)
         if failure is not None and failure.status == "out-of-memory":
             _give_back_device_memory()
         line = {"answer": found} if failure is None else {"failure": failure}
