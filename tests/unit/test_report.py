@@ -21,7 +21,7 @@ from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Advice, Estimate, Note, Run
 from frameworktax.report import blocks, charts, export, html, json_document, page_data, rows, vega
 from frameworktax.report import run_blocks as run_document
-from frameworktax.report.families import families
+from frameworktax.report.families import families, merged
 from frameworktax.report.render_markdown import escape, markdown
 from frameworktax.report.render_terminal import print_blocks
 from frameworktax.report.run_blocks import run_blocks
@@ -417,6 +417,12 @@ def test_times_and_intervals_carry_their_units():
     ]  # fmt: skip
     around = [plus_minus(Estimate(value=100, low=100 - h, high=100 + h)) for h in (4, 0.4, 0.01, 0)]
     assert around == ["±4 %", "±0.4 %", "±0.1 %", ""]
+
+
+def test_a_merged_part_of_a_number_is_of_the_largest():
+    texts = [f"in {part} of {whole} processes" for part, whole in ((2, 2), (2, 3), (3, 3))]
+    assert merged(texts) == "in 2 to 3 of up to 3 processes"
+    assert merged(texts[1:]) == "in 2 to 3 of 3 processes"
 
 
 def test_families_leave_out_the_floor_and_keep_lengths_apart(run):

@@ -125,7 +125,8 @@ def merged(texts: Sequence[str], numbers: re.Pattern[str] = NUMBER) -> str:
     text = words[0]
     for (low, high), after in zip(ranges, words[1:], strict=True):
         is_one = _value(low) == _value(high) or text.endswith(("up to ", "at most "))
-        text += (high if is_one else f"{low} to {high}") + after
+        least = "up to" if text.endswith(" of ") else f"{low} to"  # 2 to 3 of up to 3
+        text += (high if is_one else f"{least} {high}") + after
     return text
 
 
