@@ -278,8 +278,11 @@ def unsettled(group: Runs) -> Runs:
 
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:
     """Return whether a point is known as well as was asked for, or has all its blocks."""
-    count = sum(map(len, medians))
-    return count >= max(MAX_BLOCKS, BLOCKS_EACH * len(medians)) or is_narrow(medians, until)
+    return _has_all(medians) or is_narrow(medians, until)
+
+
+def _has_all(medians: Sequence[Sequence[float]]) -> bool:
+    return sum(map(len, medians)) >= max(MAX_BLOCKS, BLOCKS_EACH * len(medians))
 
 
 def is_narrow(medians: Sequence[Sequence[float]], until: float) -> bool:
@@ -307,7 +310,7 @@ def has_tax(medians: Sequence[Sequence[float]], shares: Sequence[Sequence[float]
         medians: for each process its block medians.
         shares: for each process the kernel share of each of its samples.
     """
-    if not any(shares) or sum(map(len, medians)) >= MAX_BLOCKS:
+    if not any(shares) or _has_all(medians):
         return True
     found = process_interval(shares)
     return found is not None and (found.high - found.low) / 2 <= TAX_UNTIL
