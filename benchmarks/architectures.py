@@ -14,7 +14,7 @@ from pathlib import Path
 from frameworktax import store, sweep
 from frameworktax.analysis.document import build
 from frameworktax.records import Curve, Measurement, Run
-from frameworktax.report.words import interval, milliseconds, warm
+from frameworktax.report.words import free_batch, interval, milliseconds, warm
 from question import Place, machine, place, table
 
 STUDY = Path(__file__).with_suffix(".toml")
@@ -135,8 +135,7 @@ def _free(m: Measurement, run: Run) -> str:
     if curve is None or curve.free_batch is None:
         return "–"
     free = curve.free_batch
-    least = "≥ " if curve.free_is_lower_bound else ""
-    return f"{least}{free.value:.2g} ({free.low:.2g} to {free.high:.2g})"
+    return free_batch(free, is_lower_bound=curve.free_is_lower_bound)
 
 
 def _best(m: Measurement, run: Run) -> tuple[str, str]:

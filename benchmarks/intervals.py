@@ -165,7 +165,7 @@ def session(name: str, processes: int, rng: np.random.Generator, rounds: int = R
         "latency": NS * level * at_host,
         "share": share,
         "ratio": curve["other"] / curve["first"],
-        "free batch": free_batch(BATCHES, [ns for p, ns in curve.items() if p != "other"])[0],
+        "free batch": free_batch(BATCHES, [v for k, v in curve.items() if k != "other"])[0].value,
     }
     return Session(blocks, truth, [float(s) for s in shares])
 

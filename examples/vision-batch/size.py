@@ -31,7 +31,7 @@ def main() -> None:
         print(row.rstrip())
     for curve in results.run.curves:
         if curve.model == asked.model and curve.free_batch is not None:
-            print(f"{curve.runtime}: free up to batch {curve.free_batch.value:.1f}")
+            print(f"{curve.runtime}: free up to batch {curve.free_batch.low:g}")
 
 
 if __name__ == "__main__":

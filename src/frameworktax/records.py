@@ -728,7 +728,12 @@ class Measurement(HtmlRepr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve(HtmlRepr):
-    """One axis of one model in one runtime, everything else fixed."""
+    """One axis of one model in one runtime, everything else fixed.
+
+    The ends of ``free_batch`` are measured values: at the low end latency is within 10 % of the
+    first value's, at the high end it is not. Its value is interpolated between them. Where it is a
+    lower bound there is no such high end, and the largest measured value stands there.
+    """
 
     model: str
     runtime: str

@@ -132,7 +132,7 @@ def test_curves(run):
     (curve,) = [c for c in run.curves if c.runtime == "eager"]
     truth = 4 * 2 ** (math.log(4.84 / 4.8) / math.log(7.2 / 4.8))
     assert curve.free_batch.value == pytest.approx(truth)
-    assert (curve.free_batch.low, curve.free_batch.high) == pytest.approx((truth, truth))
+    assert (curve.free_batch.low, curve.free_batch.high) == (4, 8)
     assert not curve.free_is_lower_bound
     assert curve.values == (1, 2, 4, 8, 16)
     assert curve.regimes[0] == "framework-bound"
@@ -148,7 +148,7 @@ def test_floor_and_drift(run):
 
 def test_headline(run):
     parts = run.headline.split("; ")
-    wanted = [r"bert-mini .*\(1 thread\): eager .*\b61\.8 ±0\.7 % .*batch 1", r"batch 4 is free",
+    wanted = [r"bert-mini .*\(1 thread\): eager .*\b61\.8 ±0\.7 % .*batch 1", r".*between 4 and 7",
               r"onnxruntime .*\b2\.2 × .*batch 1", r".*\bat most 1\.6 ×"]  # fmt: skip
     assert len(parts) == len(wanted)
     for part, pattern in zip(parts, wanted, strict=True):
@@ -170,43 +170,21 @@ def test_a_headline_claims_no_more_than_its_intervals(run):
 @pytest.mark.parametrize(
     ("low", "high", "is_bound", "said"),
     [
-        (1.0, 3.9, False, "between 1 and 3"),
-        (2.0 - 1e-12, 2.7, False, "batch 2 is free"),
-        (1.0, 1.8, False, "no larger batch is free"),
-        (4.0, 8.0, True, "batch 4 is free"),
-        (1.0, 8.0, True, "not determined"),
+        (1, 2, False, "; no larger batch is free"),
+        (1, 8, False, "; the largest free batch is between 1 and 7"),
+        (4, 5, False, "; batch 4 is free"),
+        (4, 8, True, "; batch 4 is free"),
+        (1, 8, True, "; the largest free batch is not determined"),
+        (1, 1.8, False, "; no larger batch is free"),  # of a document of an earlier version
     ],
 )
-def test_the_headline_names_the_batch_sizes_that_the_interval_reaches(
+def test_the_headline_says_of_no_batch_size_that_was_not_measured_whether_it_is_free(
     run, low, high, is_bound, said
 ):
     eager = at(run, "eager")
     curve = next(one for one in run.curves if one.runtime == "eager")
     found = replace(curve.free_batch, value=low, low=low, high=high)
     curve = replace(curve, free_batch=found, free_is_lower_bound=is_bound)
-    assert said in headline([eager], [curve])
-
-
-@pytest.mark.parametrize(
-    ("values", "low", "high", "is_bound", "said"),
-    [
-        ((1, 2, 8), 1.4, 1.4, False, "; no larger batch is free"),
-        ((1, 8), 1.4, 1.4, False, "; no larger batch measured is free"),
-        ((1, 8), 5.4, 5.4, False, "; the largest free batch is about 5"),
-        ((1, 32), 1.4, 5.4, False, "; the largest free batch is about 1 to 5"),
-        ((1, 4, 32), 1.4, 5.4, False, "; the largest free batch is between 1 and 5"),
-        ((1, 4, 8), 4.4, 4.4, False, "; batch 4 is free"),
-        ((1, 4, 8), 5.4, 8, True, "; batch 4 is free"),
-        ((1, 8), 5.4, 8, True, "; the largest free batch is not determined"),
-    ],
-)
-def test_the_headline_says_of_no_batch_size_that_was_not_measured_whether_it_is_free(
-    run, values, low, high, is_bound, said
-):
-    eager = at(run, "eager")
-    curve = next(one for one in run.curves if one.runtime == "eager")
-    found = replace(curve.free_batch, value=low, low=low, high=high)
-    curve = replace(curve, values=values, free_batch=found, free_is_lower_bound=is_bound)
     assert f"{said};" in headline([eager], [curve])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis.bill import TWIN, Bill
-from frameworktax.analysis.curves import FREE
+from frameworktax.analysis.curves import FREE, whole_ends
 from frameworktax.analysis.estimates import (
     duration,
     inverse,
@@ -267,20 +267,17 @@ def _use(
 def _batch(first: Measurement, same: Sequence[Measurement], curve: Curve | None) -> Advice | None:
     if curve is None or curve.free_batch is None:
         return None
-    free, smallest = curve.free_batch, first.workload.batch
-    within = [m for m in same if smallest < m.workload.batch <= free.low]
+    smallest = first.workload.batch
+    within = [m for m in same if smallest < m.workload.batch <= curve.free_batch.low]
     largest = max(within, key=lambda m: m.workload.batch, default=None)
     ratio = paired_ratio(first, largest) if largest is not None else None
     if largest is None or ratio is None:
         return None
     n = largest.workload.batch
-    more = "at least " if curve.free_is_lower_bound else ""
     return Advice(
         action=f"batch up to {n} with {first.runtime}: a call takes at most {percent(FREE)} longer",
-        evidence=(
-            f"{_name(first)}: latency stays within 10 % of batch 1 up to {more}"
-            f"{free.value:.1f} ({free.low:.1f} to {free.high:.1f}); the gain is per sample"
-        ),
+        evidence=f"{_name(first)}: the interval of its latency over that of batch 1 ends within "
+        f"{percent(FREE)}; the gain is per sample",
         gain=scaled(ratio, n / smallest),
         kind="measured",
     )
@@ -461,20 +458,13 @@ def _free(m: Measurement, curves: Sequence[Curve]) -> str:
     curve = next((c for c in own if m.latency_ns in c.latency_ns), None)
     if curve is None or curve.free_batch is None:
         return ""
-    low, high = (math.floor(end + 1e-9) for end in (curve.free_batch.low, curve.free_batch.high))
-    measured = [int(value) for value in curve.values]
-    free = max(batch for batch in measured if batch <= low)
-    if curve.free_is_lower_bound:
-        return f"batch {free} is free" if free > 1 else "the largest free batch is not determined"
-    if any(low < batch <= high for batch in measured):
+    low, high = whole_ends(curve.free_batch)
+    if low < high and not curve.free_is_lower_bound:
         return f"the largest free batch is between {low} and {high}"
-    if low < high:  # interpolated between two that were measured
-        return f"the largest free batch is about {low} to {high}"
-    if free < low:
-        return f"the largest free batch is about {low}"
-    if free > 1:
-        return f"batch {free} is free"
-    return "no larger batch is free" if 2 in measured else "no larger batch measured is free"
+    if low > 1:
+        return f"batch {low} is free"
+    unknown = "the largest free batch is not determined"
+    return unknown if curve.free_is_lower_bound else "no larger batch is free"
 
 
 def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:

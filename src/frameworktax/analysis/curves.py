@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import fmean, median
 
-from frameworktax.analysis.estimates import difference, shifted
+from frameworktax.analysis.estimates import difference, exactly, shifted
 from frameworktax.records import Estimate
 from frameworktax.stats import by_process, mean_interval, process_interval, ratio_interval
 
 FREE = 0.10
 """A batch is free while its latency is within this share of batch 1 (METHOD, section 5)."""
-PAIRED = "isotonic log-interpolated; ratios to batch 1"
+BETWEEN = "between measured values, where interpolated"
 Blocks = Mapping[tuple[Hashable, int], float]
 """(process, round) → block median, ns; processes of two sessions have different keys."""
 
@@ -28,65 +28,70 @@ def isotonic(values: Sequence[float]) -> list[float]:
     return nearest
 
 
-def free_batch(batches: Sequence[float], latency_ns: Sequence[float]) -> tuple[float, bool]:
-    """Return the largest batch whose latency is within ``FREE`` of the first's.
-
-    Batches ascend. The result is interpolated between logarithms on the isotonic curve, and beside
-    it stands whether the largest batch is still free, so that the value is a lower bound.
-    """
-    curve = isotonic(latency_ns)
-    return _crossing(batches, curve, curve[0] * (1 + FREE))
-
-
-def _crossing(batches: Sequence[float], curve: Sequence[float], limit: float) -> tuple[float, bool]:
-    """Return where a curve that does not fall exceeds a limit, and whether it nowhere does."""
-    last = max(i for i, latency in enumerate(curve) if latency <= limit)
-    if last == len(curve) - 1:
-        return float(batches[-1]), True
-    part = math.log(limit / curve[last]) / math.log(curve[last + 1] / curve[last])
-    step = math.log(batches[last + 1] / batches[last])
-    return batches[last] * math.exp(part * step), False
+def free_batch(batches: Sequence[float], latency_ns: Sequence[float]) -> tuple[Estimate, bool]:
+    """Return ``free_batch_of`` latencies that have no interval; its own is due to the batches."""
+    first = latency_ns[0]
+    return free_batch_of(batches, [exactly(ns / first, "latencies alone") for ns in latency_ns[1:]])
 
 
 def free_batch_interval(
     batches: Sequence[float], columns: Sequence[Blocks]
 ) -> tuple[Estimate | None, bool]:
-    """Return the free batch with its interval, and whether it is a lower bound.
+    """Return ``free_batch_of`` batches that ascend, each with its column of blocks.
 
-    The ratio of every batch to batch 1 has an interval by Student's t over processes, from blocks
-    of the same round where there are any, since the host's drift moves both. The interval of the
-    free batch is where the interval of the ratio holds 1 + ``FREE``: it begins where the curve
-    through the ratios' high ends gets there, and ends where that through their low ends does.
-
-    Batches ascend from 1, each with its column. (None, False) where there is no curve: fewer than
-    two batches, none of them batch 1, or too few blocks for an interval.
+    The ratio of every batch to the first has an interval by Student's t over processes, from blocks
+    of the same round where there are any, since the host's drift moves both. (None, False) where
+    there is no curve: fewer than two batches, or too few blocks for an interval.
     """
-    return free_batch_of(batches, [ratio_to_first(column, columns[0]) for column in columns[1:]])
-
-
-def free_batch_of(
-    batches: Sequence[float], ratios: Sequence[Estimate | None]
-) -> tuple[Estimate | None, bool]:
-    """Return ``free_batch_interval`` from the ratio of every further batch to batch 1."""
-    if len(batches) < 2 or batches[0] != 1:
-        return None, False
+    ratios = [ratio_to_first(column, columns[0]) for column in columns[1:]]
     known = [ratio for ratio in ratios if ratio is not None]
-    if len(known) < len(ratios):
-        return None, False
-    value, bound = free_batch(batches, [1.0, *(r.value for r in known)])
+    return free_batch_of(batches, known) if 0 < len(known) == len(ratios) else (None, False)
+
+
+def free_batch_of(batches: Sequence[float], ratios: Sequence[Estimate]) -> tuple[Estimate, bool]:
+    """Return the largest free batch, and whether the largest measured may be free as well.
+
+    Between two measured batches nothing is known of latency but that it does not fall. So the
+    interval begins at the last batch up to which the interval of every ratio ends within ``FREE``,
+    and ends before the first from which on every one begins beyond it: that one is not free, and no
+    part of the interval. Either end errs where that of one ratio does, however many there are.
+    Where the largest batch may be free there is no upper end; the largest stands in its place. The
+    value is where the isotonic curve, interpolated between logarithms, gets to ``FREE``.
+
+    Args:
+        batches: ascending.
+        ratios: of the latency of each but the first to that of the first.
+    """
+    limit = 1 + FREE
+    free = len([*takewhile(lambda ratio: ratio.high <= limit, ratios)])
+    beyond = len([*takewhile(lambda ratio: ratio.low > limit, reversed(ratios))])
+    low, high = batches[free], batches[-max(beyond, 1)]
     # batch 1 is the reference of all: it is 1, no curve is pooled with it, and none falls below it
-    low, high = (
-        _crossing(batches, [1.0, *(max(1.0, end) for end in isotonic(ends))], 1 + FREE)[0]
-        for ends in ([r.high for r in known], [r.low for r in known])
-    )
+    curve = [1.0, *(max(1.0, ns) for ns in isotonic([ratio.value for ratio in ratios]))]
     found = Estimate(
-        value=value,
-        low=min(low, value),
-        high=max(high, value),
-        method=f"{PAIRED}, {known[0].method}",
-        n=min(r.n for r in known),
+        value=min(max(low, _crossing(batches, curve, limit)), high),  # pooling rounds
+        low=low,
+        high=high,
+        confidence=min(ratio.confidence for ratio in ratios),
+        method=f"{BETWEEN}; {ratios[0].method}",
+        n=min(ratio.n for ratio in ratios),
     )
-    return found, bound
+    return found, not beyond
+
+
+def whole_ends(free: Estimate) -> tuple[int, int]:
+    """Return the first and the last whole batch size of which either may be the largest free."""
+    low = math.floor(free.low + 1e-9)
+    return low, max(low, math.ceil(free.high - 1e-9) - 1)
+
+
+def _crossing(batches: Sequence[float], curve: Sequence[float], limit: float) -> float:
+    """Return where a curve that does not fall exceeds a limit, the last batch if nowhere."""
+    last = max(i for i, latency in enumerate(curve) if latency <= limit)
+    if last == len(curve) - 1:
+        return batches[-1]
+    part = math.log(limit / curve[last]) / math.log(curve[last + 1] / curve[last])
+    return batches[last] * math.exp(part * math.log(batches[last + 1] / batches[last]))
 
 
 def ratio_to_first(blocks: Blocks, first: Blocks) -> Estimate | None:

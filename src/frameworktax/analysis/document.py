@@ -466,11 +466,11 @@ def _curve(
     batches, first = [float(m.workload.batch) for m in row], row[0]
     slopes: Sequence[float | None] = [None] * len(row)
     is_one_machine = len({machines.get(m.session or "") for m in row}) == 1
-    if not is_one_machine:
-        free, bound = None, False
-    elif all(to_first):
-        free, bound = free_batch_of(batches, to_first)
-    else:
+    free, bound = None, False
+    paired = [ratio for ratio in to_first if ratio is not None]
+    if is_one_machine and batches[0] == 1 and 0 < len(paired) == len(to_first):
+        free, bound = free_batch_of(batches, paired)
+    elif is_one_machine and batches[0] == 1:
         # a process of another session is another one
         blocks: list[Blocks] = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
         free, bound = free_batch_interval(batches, blocks)

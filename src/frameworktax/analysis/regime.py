@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frameworktax.analysis.curves import FREE, isotonic
 from frameworktax.records import Environment, Estimate, Regime, Subject
 
 CPU_FRAMEWORK = 0.5
@@ -70,17 +69,6 @@ def elasticities(values: Sequence[float], latency_ns: Sequence[float]) -> list[f
     logs = [(math.log(n), math.log(ns)) for n, ns in zip(values, latency_ns, strict=True)]
     before, after = [logs[0], *logs[:-1]], [*logs[1:], logs[-1]]
     return [(l1 - l0) / (n1 - n0) for (n0, l0), (n1, l1) in zip(before, after, strict=True)]
-
-
-def flat_to(values: Sequence[float], latency_ns: Sequence[float]) -> float:
-    """Return the largest measured value of an axis whose latency is within 10 % of the first's.
-
-    On the isotonic curve; what a latency curve alone can say, and no proof of a framework bound:
-    a device short of bandwidth is flat as well.
-    """
-    curve = isotonic(latency_ns)
-    limit = curve[0] * (1 + FREE)
-    return max(n for n, v in zip(values, curve, strict=True) if v <= limit)
 
 
 def linear_from(values: Sequence[float], elasticity: Sequence[float | None]) -> float | None:

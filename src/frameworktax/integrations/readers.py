@@ -264,11 +264,11 @@ def _curve(axis: str, points: Sequence[tuple[Row, Measurement]]) -> Curve:
         for n, (row, _) in zip(values, points, strict=True)
     ]
     free, bound = None, False
-    if axis == "batch" and all(len(given) > 1 for given in repeats):
-        free, bound = curves.free_batch_interval(values, repeats)
-    elif axis != "batch" or values[0] == 1:
-        value, bound = curves.free_batch(values, known)
-        free = exactly(value, AS_GIVEN)
+    if axis != "batch" or values[0] == 1:
+        if all(len(given) > 1 for given in repeats):
+            free, bound = curves.free_batch_interval(values, repeats)
+        else:
+            free, bound = curves.free_batch(values, known)
     return Curve(
         model=first.model,
         runtime=first.runtime,
@@ -296,7 +296,7 @@ def _regime(m: Measurement, slope: float | None) -> Regime | None:
 def _sentence(curve: Curve) -> str:
     """Return a curve in words: up to where it is flat, and from where it is linear."""
     known = [e.value for e in curve.latency_ns if e is not None]
-    flat = regime.flat_to(curve.values, known)
+    flat = curves.free_batch(curve.values, known)[0].low
     linear = regime.linear_from(curve.values, curve.elasticity)
     is_flat = flat > curve.values[0]
     shape = f"flat to {curve.axis} {flat:g}" if is_flat else f"not flat over {curve.axis}"

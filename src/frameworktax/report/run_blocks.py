@@ -48,7 +48,6 @@ from frameworktax.report.words import (
     WORDS,
     duration,
     free_batch,
-    has_interval,
     interval,
     is_reference,
     label,
@@ -182,13 +181,13 @@ def _estimate(estimate: Estimate | None, text: str = "") -> Cell:
 
 
 def free_cell(curve: Curve | None) -> Cell:
-    """Return a free batch size, ``≥`` before a lower bound; exactly it lies between two sizes."""
+    """Return a free batch size, ``≥`` before a lower bound; exactly what was interpolated too."""
     if curve is None or curve.free_batch is None:
         return UNKNOWN
-    free, least = curve.free_batch, "≥ " if curve.free_is_lower_bound else ""
-    ends = f" ({free.low:.3g} to {free.high:.3g})" if has_interval(free) else ""
+    free = curve.free_batch
     text = free_batch(free, is_lower_bound=curve.free_is_lower_bound)
-    return Cell(text, exact=f"{least}{free.value:.3g}{ends}")
+    inside = free.low < free.value < free.high
+    return Cell(text, exact=text + f" (interpolated: {free.value:.3g})" * inside)
 
 
 def _outputs(family: Family, runtime: str) -> Cell:

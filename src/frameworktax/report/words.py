@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.analysis.bill import TWIN as TWIN
+from frameworktax.analysis.curves import whole_ends
 from frameworktax.analysis.estimates import duration as duration
 from frameworktax.analysis.estimates import percent as percent
 from frameworktax.analysis.estimates import power
@@ -71,8 +72,8 @@ def whole(batch: float) -> int:
 
 
 def free_batch(free: Estimate, *, is_lower_bound: bool) -> str:
-    """Return the largest free batch size, or between which two sizes its interval says it lies."""
-    low, high = whole(free.low), whole(free.high)
+    """Return the largest free batch size, or from which size to which its interval reaches."""
+    low, high = whole_ends(free)
     if is_lower_bound:
         return f"≥ {low}"
     return str(low) if low == high else f"{low} to {high}"

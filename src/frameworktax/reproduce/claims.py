@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
-from frameworktax.analysis.estimates import difference, exactly, scaled
+from frameworktax.analysis.estimates import difference
 from frameworktax.records import SEED, Estimate
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.rows import WORDS, NotEvaluable, Row, by_machine, select, values
@@ -32,8 +32,8 @@ PROXIES = WORDS["proxies"]
 FEWEST = 5
 """Points below which a rank correlation says nothing."""
 DRAWS = 2000
-ROUNDING = 1e-9
-"""Share by which a free value may miss a measured one that it is."""
+EXCLUDED = 1e-9
+"""Share by which a free value is below the measured one that is not free."""
 
 Verdict = Literal["holds", "does-not-hold", "cannot-be-judged"]
 HOLDS: Verdict = "holds"
@@ -314,38 +314,21 @@ def free_value(curve: Sequence[Row], axis: str) -> tuple[Estimate, bool]:
     Ours with its interval, from blocks, at the synchronised latency; a printed curve has no blocks
     and gets its value alone. The curve ascends, and every point of it has numbers.
     """
-    first = curve[0].at[axis]
-    steps = [row.at[axis] / first for row in curve]
-    numbers = [number(row, "latency") for row in curve]
-    if all(row.columns for row in curve):
-        found, bound = free_batch_interval(steps, [row.columns for row in curve])
-        if found is None:
-            raise NotEvaluable("too few blocks for the free value's interval")
-    elif any(row.columns for row in curve):
+    at, numbers = [row.at[axis] for row in curve], [number(row, "latency") for row in curve]
+    if not any(row.columns for row in curve):
+        return free_batch(at, [x.value for x in numbers])
+    if not all(row.columns for row in curve):
         raise NotEvaluable("a point of the curve has no blocks")
-    else:
-        value, bound = free_batch(steps, [x.value for x in numbers])
-        found = exactly(value, "isotonic log-interpolated")
-    return scaled(found, first), bound
+    found, bound = free_batch_interval(at, [row.columns for row in curve])
+    if found is None:
+        raise NotEvaluable("too few blocks for the free value's interval")
+    return found, bound
 
 
 def _free(part: Part, rows: Sequence[Row], where: Mapping[str, object] | None = None) -> Estimate:
-    """Return a free value between the measured values that its interval cannot exclude.
-
-    It is interpolated, and where the latency rises between two measured values is not known: the
-    interval reaches to both. Beyond the last one measured nothing limits it.
-    """
-    curve = _curve(part, rows, part.of if where is None else where)
-    x, bound = free_value(curve, part.axis)
-    at = [row.at[part.axis] for row in curve]
-    low = max(value for value in at if value <= x.low * (1 + ROUNDING))
-    high = min((v for v in at[:-1] if v >= x.high * (1 - ROUNDING)), default=at[-1])
-    if bound or x.high >= at[-1]:
-        high, method = math.inf, f"{x.method}, at least"
-    else:
-        high *= 1 - ROUNDING  # there it is not free
-        method = f"{x.method}, between measured values"
-    return replace(x, low=low, high=high, method=method)
+    """Return a free value with the upper end that it has; beyond the last one nothing limits it."""
+    x, bound = free_value(_curve(part, rows, part.of if where is None else where), part.axis)
+    return replace(x, high=math.inf if bound else x.high * (1 - EXCLUDED))
 
 
 def _free_ratio(part: Part, rows: Sequence[Row]) -> Estimate:

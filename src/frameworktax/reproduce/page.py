@@ -212,10 +212,11 @@ def _tables(study: StudyResult) -> Iterator[Block]:
         if row.other_kernels:
             yield Text(f"{row_text(row)}: {row.other_kernels}.")
     if study.free:
-        heads = ["axis", "curve", "free up to, interpolated (within 10 % of the first value)"]
-        said = "{}{value:.3g} ({low:.3g} to {high:.3g})"
+        heads = ["axis", "curve", "free up to (within 10 % of the first value)"]
+        between = "from {low:.3g} to below {high:.3g} (interpolated: {value:.3g})"
+        said = (between, "at least {low:.3g}")
         rows = [
-            [f["axis"], f["at"], f["reason"] or said.format("at least " * f["lower_bound"], **f)]
+            [f["axis"], f["at"], f["reason"] or said[f["lower_bound"]].format(**f)]
             for f in study.free
         ]
         yield table("", heads, rows)
