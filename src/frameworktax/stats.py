@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from operator import truediv
 from statistics import fmean, median
@@ -149,6 +150,22 @@ def process_intervals(
         else None
         for value, low, high, count, is_one in zip(*(c.tolist() for c in columns), strict=True)
     ]
+
+
+def at_confidence(x: Estimate, confidence: float, *, logs: bool = False) -> Estimate:
+    """Return an estimate with the interval that Student's t has at another confidence.
+
+    Its degrees of freedom are ``n`` − 1; what is of one value stays as it is. ``logs``: it is of a
+    ratio's logarithm.
+    """
+    if x.n < 2 or confidence == x.confidence:
+        return x
+    by = t_quantile(confidence, x.n - 1) / t_quantile(x.confidence, x.n - 1)
+    low, high = (
+        x.value * (end / x.value) ** by if logs else x.value + by * (end - x.value)
+        for end in (x.low, x.high)
+    )
+    return replace(x, low=low, high=high, confidence=confidence)
 
 
 def within_one_process(*estimates: Estimate | None) -> bool:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import paper_records as made
 import pytest
 import sample_records as data
@@ -24,6 +25,7 @@ from frameworktax.reproduce.claims import judge, verdict_of
 from frameworktax.reproduce.results import evaluate_studies, reproduce
 from frameworktax.reproduce.rows import AXES, NotEvaluable, Row, axes_of, of_measurement, select
 from frameworktax.reproduce.studies import Part, chosen, planned_points, study_data
+from frameworktax.stats import process_interval
 from frameworktax.store.read import point_key
 
 MS = 1_000_000
@@ -171,6 +173,34 @@ def test_a_verdict_needs_the_whole_interval():
     assert verdict_of(x, None, 1.4) == "does-not-hold"
 
 
+PARTS, UNDER = 13, 4 * (1 - claims.EXCLUDED)
+
+
+def in_world(truth, rule, rng, spread=0.03):
+    """Return the verdict that latencies, or free batches, are at most 4 where 4 / truth is due."""
+    curve = ((1, 1.0), (4, 1.1 * truth), (8, 2.0)) if rule == "free" else ((1, UNDER / truth),)
+    rows, parts = [], []
+    for name in map(str, range(PARTS)):
+        parts.append(part(rule, of={"model": name}, above=None, below=UNDER))
+        for batch, level in curve:
+            times = {(p, 0): level * math.exp(rng.normal(0, spread)) for p in range(3)}
+            latency = process_interval([[ns] for ns in times.values()])
+            rows.append(replace(row(model=name, batch=batch), columns=times))
+            rows[-1] = replace(rows[-1], numbers={"latency": latency})
+    claim = studies.Claim(id="it", claim="C1", text="", part=parts)
+    return judge("figure-1", claim, rows).verdict
+
+
+@pytest.mark.parametrize("rule", ["value", "free"])
+def test_a_claim_of_many_parts_errs_no_more_often_than_one(rule):
+    """All are just true: one in 40 lies outside by chance. All are just false: none lies inside."""
+    rng = np.random.default_rng(3)
+    assert [in_world(1 + 1e-9, rule, rng) for _ in range(100)].count("does-not-hold") <= 6
+    assert "holds" not in [in_world(1 - 1e-9, rule, rng) for _ in range(20)]
+    assert in_world(0.85, rule, rng, spread=0.003) == "does-not-hold"
+    assert in_world(1.3, rule, rng, spread=0.003) == "holds"
+
+
 def test_ratio_and_slope_carry_both_intervals():
     a, b = row(20.0, 1.0, batch=4), row(10.0, 0.5)
     ratio = claims.RULES["ratio"](part("ratio", of={"batch": 4}, to={"batch": 1}), [a, b])
@@ -312,7 +342,7 @@ def test_rank_correlations_have_intervals_that_know_how_few_points_there_are():
     # 1 2 3 4 5 against 2 1 4 3 5: sum of squared differences 4, rho = 1 - 6 * 4 / (5 * 24)
     swapped = claims.spearman(list(zip((1, 2, 3, 4, 5), (2, 1, 4, 3, 5), strict=True)))
     assert swapped.value == pytest.approx(0.8)
-    assert swapped.low == pytest.approx(math.tanh(math.atanh(0.8) - 1.96 * math.sqrt(1.32 / 2)))
+    assert swapped.low == pytest.approx(math.tanh(math.atanh(0.8) - 1.959964 * math.sqrt(1.32 / 2)))
     # equal counts share a rank: 1 2.5 2.5 4 5 against 1 2 3 4 5 gives 9.5 / sqrt(9.5 * 10)
     tied = claims.spearman(list(zip((1, 2, 3, 4, 5), (1, 2, 2, 4, 5), strict=True)))
     assert tied.value == pytest.approx(9.5 / math.sqrt(95))
@@ -729,7 +759,7 @@ def test_pairs_of_machines_are_not_independent():
         assert 0 < holds <= 0.05 * len(orders)
         assert 0 < fails <= 0.05 * len(orders)
     apart = {(f"a{i}", f"b{i}"): True for i in range(6)}  # these share none
-    assert claims.share(apart).low == pytest.approx(6 / (6 + 1.96**2))
+    assert claims.share(apart).low == pytest.approx(6 / (6 + 3.8414588))
     with pytest.raises(NotEvaluable):
         claims.share({})
 

@@ -9,7 +9,14 @@ from statistics import fmean, median
 
 from frameworktax.analysis.estimates import difference, exactly, shifted
 from frameworktax.records import Estimate
-from frameworktax.stats import by_process, mean_interval, process_interval, ratio_interval
+from frameworktax.stats import (
+    CONFIDENCE,
+    at_confidence,
+    by_process,
+    mean_interval,
+    process_interval,
+    ratio_interval,
+)
 
 FREE = 0.10
 """A batch is free while its latency is within this share of batch 1 (METHOD, section 5)."""
@@ -35,7 +42,7 @@ def free_batch(batches: Sequence[float], latency_ns: Sequence[float]) -> tuple[E
 
 
 def free_batch_interval(
-    batches: Sequence[float], columns: Sequence[Blocks]
+    batches: Sequence[float], columns: Sequence[Blocks], confidence: float = CONFIDENCE
 ) -> tuple[Estimate | None, bool]:
     """Return ``free_batch_of`` batches that ascend, each with its column of blocks.
 
@@ -44,7 +51,7 @@ def free_batch_interval(
     there is no curve: fewer than two batches, or too few blocks for an interval.
     """
     ratios = [ratio_to_first(column, columns[0]) for column in columns[1:]]
-    known = [ratio for ratio in ratios if ratio is not None]
+    known = [at_confidence(ratio, confidence, logs=True) for ratio in ratios if ratio is not None]
     return free_batch_of(batches, known) if 0 < len(known) == len(ratios) else (None, False)
 
 

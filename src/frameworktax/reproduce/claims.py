@@ -21,7 +21,7 @@ from frameworktax.records import SEED, Estimate
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.rows import WORDS, NotEvaluable, Row, by_machine, select, values
 from frameworktax.reproduce.studies import Claim, Part
-from frameworktax.stats import NORMAL_95
+from frameworktax.stats import CONFIDENCE, at_confidence, t_quantile
 
 PAIRED = ("model", "batch", "length", "image_size", "width", "depth", "input", "precision")
 """Axes that two points of one pair share, but for those in which ``of`` and ``to`` differ."""
@@ -109,9 +109,15 @@ class Judged:
 
 
 def judge(study: str, claim: Claim, ours: Sequence[Row]) -> Judged:
-    """Return a claim of a study with its verdict on our rows."""
+    """Return a claim of a study with its verdict on our rows.
+
+    It holds where all of its parts do, and errs no more often than one of them: a false claim has a
+    part that is false. It does not hold where one of its parts does not, so that each has to lie
+    outside at 1 − (1 − confidence) / number of parts (Bonferroni).
+    """
     theirs = paper.rows(study)
-    findings = [_finding(p, ours, theirs) for part in claim.part for p in _each(part)]
+    parts = [p for part in claim.part for p in _each(part)]
+    findings = [_finding(p, ours, theirs, len(parts)) for p in parts]
     verdicts = [f.verdict for f in findings]
     verdict = FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
     decisive = [f for f in findings if f.verdict == verdict]
@@ -148,14 +154,19 @@ def _each(part: Part) -> list[Part]:
     return found
 
 
-def _finding(part: Part, ours: Sequence[Row], theirs: Sequence[Row]) -> Finding:
+def _finding(part: Part, ours: Sequence[Row], theirs: Sequence[Row], parts: int) -> Finding:
     bounds = bounds_text(part)
     found, why = _tried(part, ours)
     verdict, reason = OPEN, f"{part.says}: {why}"
     if found is not None:
         verdict = verdict_of(found, part.above, part.below)
         reason = f"{part.says}: {estimate_text(found, part.unit)}"
-        if verdict == OPEN:
+        confidence = 1 - (1 - part.confidence) / parts
+        sure, _ = _tried(part.model_copy(update={"confidence": confidence}), ours)
+        if verdict == FAILS and (not sure or verdict_of(sure, part.above, part.below) != FAILS):
+            verdict = OPEN
+            reason += f", outside {bounds}, which one of {parts} may be by chance: measure longer"
+        elif verdict == OPEN:
             advice = {
                 "rank": "too few models",
                 "free": f"measure longer, or at more values of {part.axis}",
@@ -201,14 +212,15 @@ def verdict_of(x: Estimate, above: float | None, below: float | None) -> Verdict
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def number(row: Row, quantity: str) -> Estimate:
-    """Return a number of a row.
+def number(row: Row, part: Part, quantity: str = "") -> Estimate:
+    """Return a number of a row, that of the part where no other is named, at its confidence.
 
     Raises:
         NotEvaluable: it is missing, with the row's own reason.
     """
+    quantity = quantity or part.quantity
     if quantity in row.numbers:
-        return row.numbers[quantity]
+        return at_confidence(row.numbers[quantity], part.confidence)
     why = row.reason or f"no {quantity.replace('_', ' ')} was measured"
     raise NotEvaluable(f"{row_text(row)}: {why}")
 
@@ -245,8 +257,8 @@ def _row(rows: Sequence[Row], where: Mapping[str, object]) -> Row:
     return found[0]
 
 
-def _over(a: Row, b: Row, quantity: str) -> Estimate:
-    return quotient(number(a, quantity), number(b, quantity))
+def _over(a: Row, b: Row, part: Part) -> Estimate:
+    return quotient(number(a, part), number(b, part))
 
 
 def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
@@ -259,7 +271,7 @@ def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
         other = others.get(tuple(row.at.get(axis) for axis in paired))
         if other is None:
             raise NotEvaluable(f"{row_text(row)} has no counterpart at {where_text(part.to)}")
-        pairs.append(_over(row, other, part.quantity))
+        pairs.append(_over(row, other, part))
     if not pairs:
         raise NotEvaluable(f"nothing measured at {where_text(part.of)}")
     value = 1 - fmean(p.value for p in pairs)
@@ -269,6 +281,7 @@ def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
         value=value,
         low=value - below,
         high=value + above,
+        confidence=part.confidence,
         method="mean of 1 − ratio",
         n=len(pairs),
     )
@@ -289,7 +302,7 @@ def _curve(part: Part, rows: Sequence[Row], where: Mapping[str, object]) -> list
 def _slope(part: Part, rows: Sequence[Row]) -> Estimate:
     curve = _curve(part, rows, part.of)
     a, b = curve[:2] if part.at == "start" else curve[-2:]
-    ratio = _over(b, a, part.quantity)
+    ratio = _over(b, a, part)
     step = math.log(b.at[part.axis] / a.at[part.axis])
     low, high = (math.log(x) / step if x > 0 else -math.inf for x in (ratio.low, ratio.high))
     method = f"d log / d log from {part.axis} {a.at[part.axis]} to {b.at[part.axis]}"
@@ -301,25 +314,24 @@ def _growth_ratio(part: Part, rows: Sequence[Row]) -> Estimate:
     a, b = (_curve(part, rows, where)[-2:] for where in (part.of, part.to))
     if [row.at[part.axis] for row in a] != [row.at[part.axis] for row in b]:
         raise NotEvaluable(f"the two curves end at other values of {part.axis}")
-    rises = [
-        difference(number(end, part.quantity), number(begin, part.quantity), "rise")
-        for begin, end in (a, b)
-    ]
+    rises = [difference(number(end, part), number(begin, part), "rise") for begin, end in (a, b)]
     return quotient(*rises)
 
 
-def free_value(curve: Sequence[Row], axis: str) -> tuple[Estimate, bool]:
+def free_value(
+    curve: Sequence[Row], axis: str, confidence: float = CONFIDENCE
+) -> tuple[Estimate, bool]:
     """Return the largest free value along an axis, and whether it is a lower bound.
 
     Ours with its interval, from blocks, at the synchronised latency; a printed curve has no blocks
     and gets its value alone. The curve ascends, and every point of it has numbers.
     """
-    at, numbers = [row.at[axis] for row in curve], [number(row, "latency") for row in curve]
+    at = [row.at[axis] for row in curve]
     if not any(row.columns for row in curve):
-        return free_batch(at, [x.value for x in numbers])
+        return free_batch(at, [row.numbers["latency"].value for row in curve])
     if not all(row.columns for row in curve):
         raise NotEvaluable("a point of the curve has no blocks")
-    found, bound = free_batch_interval(at, [row.columns for row in curve])
+    found, bound = free_batch_interval(at, [row.columns for row in curve], confidence)
     if found is None:
         raise NotEvaluable("too few blocks for the free value's interval")
     return found, bound
@@ -327,7 +339,8 @@ def free_value(curve: Sequence[Row], axis: str) -> tuple[Estimate, bool]:
 
 def _free(part: Part, rows: Sequence[Row], where: Mapping[str, object] | None = None) -> Estimate:
     """Return a free value with the upper end that it has; beyond the last one nothing limits it."""
-    x, bound = free_value(_curve(part, rows, part.of if where is None else where), part.axis)
+    curve = _curve(part, rows, part.of if where is None else where)
+    x, bound = free_value(curve, part.axis, part.confidence)
     return replace(x, high=math.inf if bound else x.high * (1 - EXCLUDED))
 
 
@@ -341,14 +354,17 @@ def _free_ratio(part: Part, rows: Sequence[Row]) -> Estimate:
 def _spread(part: Part, rows: Sequence[Row]) -> Estimate:
     """Return the largest ratio of two points; its ends are the largest of any two.
 
-    Which point is the slowest may be open.
+    Which point is the slowest may be open. That some ratio is as large may be the chance of one of
+    many, so that the lower end is of intervals that hold together (Bonferroni).
     """
     found = select(rows, part.of)
     if len(found) < 2:
         raise NotEvaluable(f"{where_text(part.of)}: fewer than two points to compare")
-    every = [_over(a, b, part.quantity) for a, b in itertools.permutations(found, 2)]
+    every = [_over(a, b, part) for a, b in itertools.permutations(found, 2)]
+    confidence = 1 - 2 * (1 - part.confidence) / len(every)
+    together = [at_confidence(ratio, confidence, logs=True) for ratio in every]
     largest = max(every, key=lambda ratio: ratio.value)
-    return largest.at(largest.value, max(r.low for r in every), max(r.high for r in every))
+    return largest.at(largest.value, max(r.low for r in together), max(r.high for r in every))
 
 
 def _pairs(part: Part, rows: Sequence[Row], proxy: str | None) -> list[tuple[float, float]]:
@@ -359,10 +375,10 @@ def _pairs(part: Part, rows: Sequence[Row], proxy: str | None) -> list[tuple[flo
 
 
 def _rank_advantage(part: Part, rows: Sequence[Row]) -> Estimate:
-    pairs = [_pairs(part, rows, proxy) for proxy in (part.proxy, part.than)]
+    better, worse = (_pairs(part, rows, proxy) for proxy in (part.proxy, part.than))
     if any((part.proxy in r.numbers) != (part.than in r.numbers) for r in select(rows, part.of)):
         raise NotEvaluable("the two counts are not there for the same points")
-    return advantage(*pairs)
+    return advantage(better, worse, part.confidence)
 
 
 def _several(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -396,7 +412,7 @@ def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
         is_apart = low.value < high.value and low.high <= high.low
         if peaks[fast] / peaks[slow] >= FASTER and is_apart:
             agree[a, b] = high is free[fast]
-    return share(agree)
+    return share(agree, part.confidence)
 
 
 def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
@@ -407,7 +423,7 @@ def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
     lie half way within the intervals.
     """
     points = {
-        name: tuple(number(_row(mine, part.of), q) for q in ("latency", "host", "kernel"))
+        name: tuple(number(_row(mine, part.of), part, q) for q in ("latency", "host", "kernel"))
         for name, mine in _several(rows).items()
     }
     agree: dict[tuple[str, str], bool] = {}
@@ -418,10 +434,10 @@ def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
         noise = math.hypot(*(w * _log_half(r) for w, r in zip((1, 0.5, 0.5), ratios, strict=True)))
         if abs(host - kernel) >= math.log(FASTER) and abs(beyond) > noise:
             agree[a, b] = (beyond > 0) == (host > kernel)
-    return share(agree)
+    return share(agree, part.confidence)
 
 
-def share(agree: Mapping[tuple[str, str], bool]) -> Estimate:
+def share(agree: Mapping[tuple[str, str], bool], confidence: float = CONFIDENCE) -> Estimate:
     """Return the share of pairs of machines that agree, with Wilson's interval.
 
     Pairs share machines and are not independent: those of n machines count as the
@@ -432,7 +448,7 @@ def share(agree: Mapping[tuple[str, str], bool]) -> Estimate:
         raise NotEvaluable("no two machines differ enough to judge")
     n = len({name for pair in agree for name in pair})
     pairs = min(float(len(agree)), 9 * n * (n - 1) / (2 * (2 * n + 5)))
-    value, z2 = fmean(agree.values()), NORMAL_95**2
+    value, z2 = fmean(agree.values()), t_quantile(confidence, math.inf) ** 2
     middle = (value + z2 / (2 * pairs)) / (1 + z2 / pairs)
     spread = math.sqrt(z2 * value * (1 - value) / pairs + (z2 / (2 * pairs)) ** 2)
     half = spread / (1 + z2 / pairs)
@@ -440,6 +456,7 @@ def share(agree: Mapping[tuple[str, str], bool]) -> Estimate:
         value=value,
         low=min(value, middle - half),  # 0 and 1 are ends of their intervals, but for rounding
         high=max(value, middle + half),
+        confidence=confidence,
         method="share of pairs of machines, Wilson by Kendall's variance",
         n=n,
     )
@@ -447,9 +464,9 @@ def share(agree: Mapping[tuple[str, str], bool]) -> Estimate:
 
 RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
     # of one point
-    "value": lambda part, rows: number(_row(rows, part.of), part.quantity),
+    "value": lambda part, rows: number(_row(rows, part.of), part),
     # of one point to another
-    "ratio": lambda part, rows: _over(_row(rows, part.of), _row(rows, part.to), part.quantity),
+    "ratio": lambda part, rows: _over(_row(rows, part.of), _row(rows, part.to), part),
     # over the pairs that share every axis but the runtime and what ``of`` and ``to`` set apart
     "mean_reduction": _mean_reduction,
     "slope": _slope,  # d log latency / d log axis between the first two values, or the last two
@@ -458,7 +475,7 @@ RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
     "free_ratio": _free_ratio,  # of one curve's to another's
     "spread": _spread,  # largest over smallest among the points
     # Spearman's, of latency with a proxy
-    "rank_correlation": lambda part, rows: spearman(_pairs(part, rows, part.proxy)),
+    "rank_correlation": lambda p, rows: spearman(_pairs(p, rows, p.proxy), p.confidence),
     "rank_advantage": _rank_advantage,  # how much higher it is for one proxy than for another
     "free_on_faster": _free_on_faster,
     "floor_follows_host": _floor_follows_host,
@@ -481,8 +498,8 @@ def _rhos(pairs: np.ndarray) -> np.ndarray:
     return found
 
 
-def spearman(pairs: Sequence[tuple[float, float]]) -> Estimate:
-    """Return Spearman's rank correlation with its 95 % interval over models.
+def spearman(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Estimate:
+    """Return Spearman's rank correlation with its interval over models.
 
     Fisher's z with the variance (1 + ρ²/2) / (n − 3) of Bonett and Wright (2000). A perfect order
     has no such variance; its open end is that of the largest correlation short of it that n points
@@ -499,15 +516,24 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> Estimate:
         raise NotEvaluable("the count is the same for every point")
     perfect = abs(rho) > 1 - 1e-12
     based = math.copysign(1 - 12 / (n * (n * n - 1)), rho) if perfect else rho
-    half = NORMAL_95 * math.sqrt((1 + based**2 / 2) / (n - 3))
+    half = t_quantile(confidence, math.inf) * math.sqrt((1 + based**2 / 2) / (n - 3))
     low, high = math.tanh(math.atanh(based) - half), math.tanh(math.atanh(based) + half)
     method = "Spearman, Fisher's z with Bonett and Wright's variance"
     # A perfect order lies beyond the interval around ``based``, and is its closed end.
-    return Estimate(value=rho, low=min(low, rho), high=max(high, rho), method=method, n=n)
+    return Estimate(
+        value=rho,
+        low=min(low, rho),
+        high=max(high, rho),
+        confidence=confidence,
+        method=method,
+        n=n,
+    )
 
 
 def advantage(
-    better: Sequence[tuple[float, float]], worse: Sequence[tuple[float, float]]
+    better: Sequence[tuple[float, float]],
+    worse: Sequence[tuple[float, float]],
+    confidence: float = CONFIDENCE,
 ) -> Estimate:
     """Return how much higher one proxy's rank correlation is, by a bootstrap over models.
 
@@ -517,11 +543,13 @@ def advantage(
     a, b = np.array(better), np.array(worse)
     draws = np.random.default_rng(SEED).integers(0, len(a), size=(DRAWS, len(a)))
     found = _rhos(a[draws]) - _rhos(b[draws])
-    low, high = np.percentile(found[~np.isnan(found)], [2.5, 97.5])
+    outside = (1 - confidence) / 2
+    low, high = np.quantile(found[~np.isnan(found)], [outside, 1 - outside])
     return Estimate(
         value=value,
         low=float(low),
         high=float(high),
+        confidence=confidence,
         method="difference of Spearman's rank correlations, bootstrap over models",
         n=len(a),
     )

@@ -14,6 +14,7 @@ from frameworktax.api import pick_device
 from frameworktax.errors import check_known
 from frameworktax.records import Point
 from frameworktax.reproduce.rows import ROLES, axes_of
+from frameworktax.stats import CONFIDENCE
 from frameworktax.sweep.grid import expand
 from frameworktax.sweep.study import HERE, Axes, Source
 from frameworktax.sweep.study import StudyFile as Grids
@@ -44,6 +45,7 @@ class Part(_Table):
     than: str | None = None
     above: float | None = None
     below: float | None = None
+    confidence: float = Field(CONFIDENCE, description="Of its interval; no file sets it.")
     unit: Literal["", "%"] = ""
 
 
