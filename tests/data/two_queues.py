@@ -99,6 +99,7 @@ def play(
         waits_ns=np.asarray(waited, dtype=np.int64).reshape(-1, 2),
         on_link=np.zeros(len(ends), dtype=np.bool_),
         begins_ns=np.zeros(1, dtype=np.int64),
+        loading_ns=np.zeros((0, 2), dtype=np.int64),
     )
 
 

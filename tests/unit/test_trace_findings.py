@@ -8,9 +8,11 @@ DATA = Path(__file__).parents[1] / "data"
 import trace_cases as cases
 from trace_cases import explained
 
+from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.errors import UsageError
 from frameworktax.explaining import explain
 from frameworktax.report import run_blocks
+from frameworktax.traces.timeline import LOADER
 
 US, MS = 1_000, 1_000_000
 
@@ -255,6 +257,30 @@ def test_time_in_a_data_loader_has_a_line_and_an_advice(tmp_path):
     assert run.trace["idle_ns"]["host_starvation"] == 82 * MS
     assert 100 / 40 in {a.gain.value for a in run.advice if "DataLoader" in a.action}
     assert "data loading, 60 %" in run.headline
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_graph_replaces_no_data_loader(tmp_path, waits):
+    """Steps of 80 ms: 60 in a DataLoader, four launches 5 ms apart; the host may wait at the end.
+
+    Kernels take 0.5 ms. A graph leaves 60 + 2 ms and what is after the last kernel, 4.5 ms at most.
+    """
+    events = []
+    for n in range(2):
+        at, work = n * 80 * MS, n * 80 * MS + 60 * MS
+        events += [mark(f"ProfilerStep#{n}", at, at + 80 * MS), mark(f"{LOADER}#a", at, work)]
+        for i in range(4):
+            begin = work + 5 * i * MS
+            events.append(cases.launch(begin, begin + 5 * US, 10 * n + i + 1))
+            events.append(cases.kernel(begin + 10 * US, begin + MS // 2, 10 * n + i + 1))
+        if waits:
+            done = work + 16 * MS
+            events.append(cases.launch(done - MS // 2, done, 0, "cudaDeviceSynchronize"))
+    run = explained(tmp_path, *events, what_if=WhatIf(graphs=True))
+    (found,) = run.predictions
+    (bound,) = [one for one in run.advice if "CUDA graph" in one.action]
+    assert 61.9 * MS < found.latency_ns.value < 66.6 * MS
+    assert 80 / 66.6 < bound.gain.value < 80 / 61.9
 
 
 def test_operators_that_make_a_batch_are_not_the_models(tmp_path):

@@ -35,6 +35,8 @@ from frameworktax.traces.events import (
 from frameworktax.traces.intervals import Mask, Ns, merge, owners, union_within_ns
 
 WHOLE = "whole trace"
+LOADER = "enumerate(DataLoader)"
+"""What torch's annotation of the next batch begins with."""
 STEP_NAME = re.compile(r"^(?:step|iter|iteration)[\W_]{0,2}\d+\b", re.IGNORECASE)
 """``step 3``, ``iteration 12``"""
 WARM_UP = re.compile(r"warm[\W_]?up", re.IGNORECASE)
@@ -248,6 +250,7 @@ class Step:
             returned when it was done, begin and end, shape (waits, 2), in order.
         on_link: it communicates with other devices, or copies from or to the host.
         begins_ns: when each step in it begins: of several, and where earlier work comes first.
+        loading_ns: when the host was in a DataLoader, as ``waits_ns``.
     """
 
     name: str
@@ -263,6 +266,7 @@ class Step:
     waits_ns: Ns
     on_link: Mask
     begins_ns: Ns
+    loading_ns: Ns
 
     def __len__(self) -> int:
         return len(self.device_start_ns)
@@ -514,6 +518,7 @@ class Timeline:
             waits_ns=waits[(waits[:, 0] >= begin) & (waits[:, 0] < end)],
             on_link=self.on_link[rows],
             begins_ns=windows.begin_ns[numbers],
+            loading_ns=self._loading,
         )
 
     @cached_property
@@ -523,6 +528,13 @@ class Timeline:
         calls = calls.where(is_wait(calls))
         start, end = merge(calls.start_ns, calls.end_ns)
         return np.stack((start, end), axis=1)
+
+    @cached_property
+    def _loading(self) -> Ns:
+        """Return begin and end of what threads that launch did in a DataLoader."""
+        events = self.events
+        loads = events.where(events.named(LOADER) & np.isin(events.thread, self.calls.thread))
+        return np.stack(merge(loads.start_ns, loads.end_ns), axis=1)
 
     @cached_property
     def _held(self) -> Ns:

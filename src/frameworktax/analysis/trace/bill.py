@@ -41,7 +41,7 @@ import numpy as np
 from frameworktax.traces import intervals
 from frameworktax.traces.events import CATEGORIES, COPY_LAUNCHES, HOST_CALLS, LIMIT, Events
 from frameworktax.traces.intervals import Index, Mask, Nesting, Ns, Stretches, nest
-from frameworktax.traces.timeline import Timeline, groups, is_wait
+from frameworktax.traces.timeline import LOADER, Timeline, groups, is_wait
 
 LINES = (
     *("kernel", "communication", "copies", "operators", "framework", "python", "launch"),
@@ -49,8 +49,6 @@ LINES = (
 )
 """In the order they are shown; they add up to the wall."""
 STARVED = ("framework", "python", "launch", "data_loading", "startup", "remainder")
-LOADER = "enumerate(DataLoader)"
-"""What torch's annotation of the next batch begins with."""
 MEMORY = (
     *("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cuMemAlloc", "cuMemFree"),
     *("cuMemCreate", "cuMemMap", "cuMemAddressReserve", "cuMemSetAccess", "cuMemRelease"),

@@ -396,6 +396,10 @@ ON_DEVICE: Formulas = {
 }
 STEPS: Formulas = {
     **ON_DEVICE,
+    "graphs": (
+        "launches, to one, and most of the gaps; kernels stay, and what is in a DataLoader",
+        _replayed,
+    ),
     "device_speed": (
         "kernels and copies on the device; communication, copies from and to the host, launch "
         "latency, gaps and the host stay",

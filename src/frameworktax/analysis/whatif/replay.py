@@ -24,7 +24,7 @@ from frameworktax.analysis.estimates import exactly
 from frameworktax.errors import UsageError
 from frameworktax.records import Estimate
 from frameworktax.stats import mean_interval
-from frameworktax.traces.intervals import Mask
+from frameworktax.traces.intervals import Mask, union_within_ns
 from frameworktax.traces.timeline import Step, groups
 
 Ns = NDArray[np.float64]
@@ -69,6 +69,8 @@ class Queues:
         gap_seen: whether g was measured; assumed otherwise.
         on_link: kernels and copies that a faster device leaves as they are.
         firsts: kernels with which its steps begin; what is before the first belongs to none.
+        loading_ns: what of ``host_ns`` is in a DataLoader, which no graph replaces.
+        late_loading_ns: likewise of ``late_ns``.
     """
 
     host_ns: Ns
@@ -86,6 +88,8 @@ class Queues:
     gap_seen: bool = True
     on_link: Mask | bool = False
     firsts: tuple[int, ...] = (0,)
+    loading_ns: Ns | float = 0.0
+    late_loading_ns: Ns | float = 0.0
 
     @property
     def waits_inside(self) -> bool:
@@ -151,16 +155,20 @@ def changed(queues: Queues, change: Change) -> Queues:
     A faster device shortens kernels, a faster host its own work; the launch latency, the gaps,
     what was unexplained and what is on a link stay. With graphs the host launches once a step,
     which takes what one of its launches takes at the median, no more than its first one or than
-    ``GRAPH_LAUNCH_NS``; of the gaps the middle of ``GRAPH_GAPS`` is left.
+    ``GRAPH_LAUNCH_NS``; of the gaps the middle of ``GRAPH_GAPS`` is left. What the host does in a
+    DataLoader stays.
     """
     host, late, gap_ns = queues.host_ns, queues.late_ns, queues.gap_ns
     if change.graphs:
-        once = np.where(np.arange(host.size) < queues.firsts[0], host, 0.0)
+        loading = np.broadcast_to(queues.loading_ns, host.shape)
+        once = np.where(np.arange(host.size) < queues.firsts[0], host, loading)
         launched = host[host > 0]
         if launched.size:
             first = np.array(queues.firsts)
-            once[first] = np.minimum(host[first], min(float(np.median(launched)), GRAPH_LAUNCH_NS))
-        host, late, gap_ns = once, np.zeros_like(late), GRAPH_GAPS[1] * gap_ns
+            usual = min(float(np.median(launched)), GRAPH_LAUNCH_NS)
+            once[first] += np.minimum(host[first] - loading[first], usual)
+        host, gap_ns = once, GRAPH_GAPS[1] * gap_ns
+        late = np.zeros_like(late) + queues.late_loading_ns
     return replace(
         queues,
         depth=max(queues.depth, host.size) if change.graphs else queues.depth,
@@ -211,6 +219,14 @@ def queues_of(step: Step) -> Queues:
     after = _after(lane, start, end, ready)
     ready = np.maximum(ready, np.where(after >= 0, end[after] + gap, -np.inf))
     host, late, blocked = _host(launch, end, done, waits, depth)
+    before = np.append(0.0, launch[:-1])
+    ended, (begun, loaded) = before + host, (step.loading_ns - step.begin_ns).T
+    loading, late_loading = (
+        union_within_ns(begun, loaded, begin.astype(np.int64), finished.astype(np.int64)).astype(
+            float
+        )
+        for begin, finished in ((before, ended), (launch - np.maximum(late, 0.0), launch))
+    )
     # The host's own time after the last launch, up to its first wait or to the return; where it
     # waited for the device and no wait was recorded, it is not known and none is assumed.
     later = waits[:, 0][waits[:, 0] >= launch[-1]]
@@ -233,6 +249,8 @@ def queues_of(step: Step) -> Queues:
         tail_ns=float(tail),
         depth=depth,
         on_link=step.on_link[order],
+        loading_ns=loading,
+        late_loading_ns=late_loading,
     )
     made = replace(made, sync_ns=finish - latency_ns(made))
     return replace(made, firsts=tuple(firsts[firsts < launch.size].tolist()))
