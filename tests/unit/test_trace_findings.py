@@ -80,6 +80,20 @@ def test_steps_that_old_versions_write_as_operators_are_steps(tmp_path):
     assert [one["name"] for one in run.trace["starved_by"]["operator"]] == ["aten::relu"]
 
 
+@pytest.mark.parametrize("name", ["ProfilerStep#{}", "forward {}"])
+@pytest.mark.parametrize("unit", [1, 1_000])
+def test_steps_that_overlap_by_rounding_are_all_there(tmp_path, name, unit):
+    """Begin and length are written apart: their sum may be a unit beyond the next begin."""
+    events = []
+    for n in range(4):
+        at, launched, end = n * 2_000, n * 2_000 + 1_000, n * 2_000 + 2_000
+        events.append(mark(name.format(n), at, end + unit))
+        events += [cases.launch(at, launched, n + 1), cases.kernel(launched, end, n + 1)]
+    run = explained(tmp_path, *events)
+    assert [step["wall_ns"] for step in run.trace["steps"]] == [2_000] * 3 + [2_000 + unit]
+    assert "steps-overlap" not in {note.code for note in run.notes}
+
+
 def test_an_expression_chooses_the_steps(tmp_path):
     assert names(explained(tmp_path, *ANNOTATED, step="^att")) == ["attention"] * 2
     assert names(explained(tmp_path, *ANNOTATED, step="warm.*0")) == ["warmup forward 0"]

@@ -98,7 +98,9 @@ class Windows:
         return owners(self.begin_ns, self.end_ns, times)
 
 
-def _marks(events: Events, launched_ns: Ns, asked: re.Pattern[str] | None) -> Events:
+def _marks(
+    events: Events, launched_ns: Ns, asked: re.Pattern[str] | None, resolution_ns: int
+) -> Events:
     """Return the marks of steps, none where the trace has no such thing.
 
     Raises:
@@ -118,7 +120,7 @@ def _marks(events: Events, launched_ns: Ns, asked: re.Pattern[str] | None) -> Ev
     if own.any():
         return marks.where(own)
     numbered = marks.where(marks.matching(STEP_NAME))
-    return numbered if len(numbered) else _repeated(marks, launched_ns)
+    return numbered if len(numbered) else _repeated(marks, launched_ns, resolution_ns)
 
 
 def _counted(marks: Events) -> dict[str, int]:
@@ -139,7 +141,7 @@ def _kind(name: str) -> str:
     return re.sub(r"\d+", "N", name)
 
 
-def _repeated(marks: Events, launched_ns: Ns) -> Events:
+def _repeated(marks: Events, launched_ns: Ns, resolution_ns: int) -> Events:
     """Return the marks of one kind that repeats and launches the most records.
 
     Without a device, the one that takes the most time. Marks of a warm-up are taken only where no
@@ -149,7 +151,7 @@ def _repeated(marks: Events, launched_ns: Ns) -> Events:
     for kind, chosen in kinds.items():
         if len(chosen) < 2 or AUTOMATIC.search(kind):
             continue
-        own, _ = _apart(chosen)
+        own, _ = _apart(chosen, resolution_ns)
         first, last = (np.searchsorted(launched_ns, at) for at in (own.start_ns, own.end_ns))
         launches, length = int((last - first).sum()), int((own.end_ns - own.start_ns).sum())
         if not len(launched_ns) or launches:
@@ -157,11 +159,12 @@ def _repeated(marks: Events, launched_ns: Ns) -> Events:
     return kinds[max(found)[-1]] if found else marks.where(np.zeros(len(marks), bool))
 
 
-def _apart(marks: Events) -> tuple[Events, int]:
+def _apart(marks: Events, resolution_ns: int) -> tuple[Events, int]:
     """Return marks in order of which none overlaps another, and how many are left out.
 
     One around another of its name is left out: it holds what the inner one does not measure.
-    Else the first one counts, of two that begin together the longer.
+    Else the first one counts, of two that begin together the longer. Begin and length are rounded
+    apart: one that ends by no more than that after the next has begun ends there.
     """
     marks = marks.where(np.lexsort((-marks.end_ns, marks.start_ns)))
     around = np.zeros(len(marks), bool)
@@ -169,18 +172,24 @@ def _apart(marks: Events) -> tuple[Events, int]:
         around[rows[:-1]] = marks.end_ns[rows[:-1]] >= marks.end_ns[rows[1:]]
         around[rows[:-1]] &= marks.start_ns[rows[1:]] < marks.end_ns[rows[:-1]]
     inner = marks.where(~around)
-    keep, reached = [], None
+    keep, reached = [], -LIMIT
     for i, (start, end) in enumerate(
         zip(inner.start_ns.tolist(), inner.end_ns.tolist(), strict=True)
     ):
-        if reached is None or start >= reached:
+        if start >= reached or (start >= reached - resolution_ns and end > reached):
             keep.append(i)
             reached = end
-    return inner.where(np.array(keep, np.int64)), len(marks) - len(keep)
+    kept = inner.where(np.array(keep, np.int64))
+    ends = np.minimum(kept.end_ns, np.append(kept.start_ns[1:], LIMIT))
+    return replace(kept, end_ns=ends), len(marks) - len(keep)
 
 
 def windows(
-    events: Events, work: Events, launched_ns: Ns, asked: re.Pattern[str] | None = None
+    events: Events,
+    work: Events,
+    launched_ns: Ns,
+    asked: re.Pattern[str] | None = None,
+    resolution_ns: int = 1,
 ) -> Windows:
     """Return the steps that are marked, or the whole trace as one.
 
@@ -189,6 +198,7 @@ def windows(
         work: records of the devices, on the host's clock.
         launched_ns: when records were launched, ascending.
         asked: what the names of steps match; None chooses.
+        resolution_ns: of the trace's times.
 
     Raises:
         UsageError: nothing matches what was asked for.
@@ -199,7 +209,7 @@ def windows(
         on_device.names[name]: int(on_device.end_ns[own].max() - on_device.start_ns[own].min())
         for name, own in groups(on_device.name)
     }
-    marks = _marks(events, launched_ns, asked)
+    marks = _marks(events, launched_ns, asked, resolution_ns)
     if not len(marks):
         begin = min(events.start_ns.min(), work.start_ns.min(initial=LIMIT))
         end = max(events.end_ns.max(), work.end_ns.max(initial=-LIMIT))
@@ -211,7 +221,7 @@ def windows(
             thread=unknown,
             device_ns=unknown,
         )
-    kept, overlapping = _apart(marks)
+    kept, overlapping = _apart(marks, resolution_ns)
     names = tuple(kept.name_of(i) for i in range(len(kept)))
     own, often = set(map(_kind, names)), Counter(names)
     others = _counted(events.of("user_annotation"))
@@ -602,7 +612,13 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
         calls=calls,
         is_launch=is_launch,
         is_graph=calls.named(*GRAPH_LAUNCHES) | (count > 1),
-        windows=windows(events, work, np.sort(taken(calls.start_ns, call)[call >= 0]), step),
+        windows=windows(
+            events,
+            work,
+            np.sort(taken(calls.start_ns, call)[call >= 0]),
+            step,
+            trace.resolution_ns,
+        ),
         duplicates=duplicates,
         shift_ns=shift,
     )
