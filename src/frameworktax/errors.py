@@ -201,6 +201,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def ends_device(error: BaseException) -> bool:
+    """Return whether a process has no use of its device any more after an error.
+
+    After an illegal access or a failed assertion in a kernel every later call of CUDA gives the
+    same error, until the process ends (CUDA C++ programming guide, error checking).
+    """
+    said = re.search("CUDA (error|failure)|CUDNN_STATUS_EXECUTION_FAILED", str(error))
+    is_device = said is not None or type(error).__name__ == "AcceleratorError"
+    return is_device and not is_out_of_memory(error)
+
+
 def one_line(error: BaseException) -> str:
     """Return a foreign error as one line: what it says, and what the first error under it says."""
     first = error

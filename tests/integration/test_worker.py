@@ -239,3 +239,29 @@ def test_a_model_that_ends_its_process_says_how(worker, tmp_path, line, status, 
         worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
     assert failed.value.status == status
     assert worker.alive == (status == "failed")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_end"),
+    [
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA failure 700: an illegal memory access was encountered ; GPU=0", True),
+        ("CUDA error: out of memory", False),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_a_process_ends_with_an_error_that_each_later_call_would_give(
+    worker, tmp_path, text, is_end
+):
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        f"        raise RuntimeError({text!r})\n"
+        "def build():\n"
+        "    return Net(), torch.ones(1, 2)\n"
+    )
+    load(worker, tmp_path, "eager", model=f"{tmp_path}/own.py:build")
+    with pytest.raises(WorkerError, match=text):
+        worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
+    assert worker.alive != is_end

@@ -213,6 +213,34 @@ def test_a_process_that_ends_while_timed_is_started_anew_for_other_batches(ran):
     assert {p.workload.batch for p in measured if p.runtime == "eager"} == set(BATCHES)
 
 
+@pytest.mark.parametrize("step", ["bind", "output", "block"])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_batch_size_that_ends_its_process_costs_no_other_one_anything(ran, step, batch):
+    """As a CUDA error does, after which a process has no use of its device any more."""
+
+    def before(worker, request):
+        if request.step == step and worker.runtime == "fast" and request.batch == batch:
+            worker.alive = False
+            raise WorkerError("failed", "CUDA error: an illegal memory access was encountered")
+
+    ran.host.before = before
+    ran.run(runtimes=["eager", "fast"])
+    points = {subject.point.key(): subject.point for subject in ran.of(Subject)}
+    fast = [one for one in ran.of(Block) if points[one.point].runtime == "fast"]
+    measured = {(points[one.point].workload.batch, one.process) for one in fast}
+    assert measured == {(b, p) for b in BATCHES if b != batch for p in range(3)}
+    ends = {
+        (points[one.point].workload.batch, one.process): one
+        for one in ran.of(Outcome)
+        if points[one.point].runtime == "fast"
+    }
+    assert ends[batch, 0].status == "failed" and "CUDA error" in ends[batch, 0].reason
+    for one in set(BATCHES) - {batch}:
+        others = ends[one, 0]
+        is_noted = "restarted" in {note.code for note in others.notes}
+        assert (others.status, is_noted) in {("ok", True), ("failed", False)}
+
+
 def test_a_session_ends_at_the_precision_that_was_asked_for(ran):
     ran.run(runtimes=["eager"], batches=[1], budget_s=600.0)
     assert len(ran.blocks) <= 12

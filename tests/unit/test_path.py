@@ -113,7 +113,7 @@ def measured(folder, monkeypatch):
     series = Series(runtime=FakeRuntime(), points={1: point}, folder=folder)
     process = series.workers[0] = Worker("process 0")
     process._channel, process._process = ours, SimpleNamespace()
-    run = series.runs[1, 0] = PointRun(series, 1, 0, calls=5, call_ns=1)
+    run = series.runs[1, 0] = series.bound[1, 0] = PointRun(series, 1, 0, calls=5, call_ns=1)
     answers.start()
     with store.Writer(folder / "s", "session") as writer:
         bench = made_bench(Plan(points=(), folder=folder), [series], writer, folder, None)

@@ -100,7 +100,9 @@ def series_of(tmp_path, point, scripts):
     series = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
     for process, script in enumerate(scripts):
         series.workers[process] = FakeWorker(script)
-        series.runs[1, process] = PointRun(series, 1, process, calls=5, call_ns=1)
+        series.runs[1, process] = series.bound[1, process] = PointRun(
+            series, 1, process, calls=5, call_ns=1
+        )
     return series
 
 
@@ -221,7 +223,9 @@ def test_the_smallest_batch_is_in_every_round_of_a_larger_one(tmp_path):
     series = series_of(tmp_path, small, noise(0.2))
     series.points[8] = large
     for process in series.workers:
-        series.runs[8, process] = PointRun(series, 8, process, calls=5, call_ns=1)
+        series.runs[8, process] = series.bound[8, process] = PointRun(
+            series, 8, process, calls=5, call_ns=1
+        )
     with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
         rounds.precise()
     records, _ = store.read(tmp_path / "s")
@@ -246,7 +250,7 @@ def test_groups_are_joined_where_every_process_takes_part(tmp_path):
             series.points[batch] = point
             for process in series.workers:
                 run = PointRun(series, batch, process, calls=5, call_ns=call_ns)
-                series.runs[batch, process] = run
+                series.runs[batch, process] = series.bound[batch, process] = run
         with rounds_of(folder, [series]) as rounds:
             rounds.all_processes()
         records, _ = store.read(folder / "s")
@@ -288,7 +292,7 @@ def test_what_is_compared_is_timed_side_by_side_in_an_order_drawn_anew(tmp_path)
             series.points[batch] = replace(point, workload=replace(point.workload, batch=batch))
             for process in series.workers:
                 run = PointRun(series, batch, process, calls=5, call_ns=1)
-                series.runs[batch, process] = run
+                series.runs[batch, process] = series.bound[batch, process] = run
         everything.append(series)
     with rounds_of(tmp_path, everything) as rounds:
         for _ in range(4):
@@ -329,7 +333,9 @@ def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
         larger = replace(point, workload=replace(workload, batch=2))
         series.points[2] = larger
         for process in series.workers:
-            series.runs[2, process] = PointRun(series, 2, process, calls=5, call_ns=1)
+            series.runs[2, process] = series.bound[2, process] = PointRun(
+                series, 2, process, calls=5, call_ns=1
+            )
         rounds.precise()
         rounds.profile()
         rounds.profile()
@@ -348,7 +354,9 @@ def on_device(tmp_path, batches, script=(100,)):
     series.runs.clear()
     for batch in batches:
         series.points[batch] = replace(point, workload=replace(point.workload, batch=batch))
-        series.runs[batch, 0] = PointRun(series, batch, 0, calls=5, call_ns=1)
+        series.runs[batch, 0] = series.bound[batch, 0] = PointRun(
+            series, batch, 0, calls=5, call_ns=1
+        )
     return series
 
 
@@ -387,6 +395,7 @@ def priced(tmp_path, call_ns, name="eager", *, twin=False):
     series = on_device(tmp_path, [1, 4])
     series.points = {b: replace(p, platform="cpu") for b, p in series.points.items()}
     series.call_ns[1] = call_ns
+    series.bound.clear()
     series.is_eager, series.is_twin = name == "eager", twin
     return series
 
@@ -512,7 +521,9 @@ def test_what_disagrees_at_several_batch_sizes_is_settled_in_one_round(tmp_path)
     for batch in (8, 16):
         series.points[batch] = replace(small, workload=replace(small.workload, batch=batch))
         for process in series.workers:
-            series.runs[batch, process] = PointRun(series, batch, process, calls=5, call_ns=1)
+            series.runs[batch, process] = series.bound[batch, process] = PointRun(
+                series, batch, process, calls=5, call_ns=1
+            )
     with rounds_of(tmp_path, [series]) as rounds:
         rounds.all_processes()
         rounds.settle()

@@ -160,6 +160,8 @@ class Worker:
         except msgspec.DecodeError as error:  # no JSON, as of NaN or half a character; or another
             raise WorkerError("failed", f"{step} gave a wrong answer: {error}") from error
         if found.failure is not None:
+            if found.failure.is_end:
+                self.kill()
             raise _problem(step, found.failure)
         if found.answer is msgspec.UNSET:
             raise WorkerError("failed", f"{step} gave no answer")

@@ -17,10 +17,14 @@ from frameworktax.records import Attribution, Module, Note, Places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What the model or the runtime raised; ``status`` is a ``Fault``, usage or user-model."""
+    """What the model or the runtime raised; ``status`` is a ``Fault``, usage or user-model.
+
+    ``is_end``: the process is of no use any more.
+    """
 
     status: str
     message: str
+    is_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,16 +214,25 @@ class Recorder:
     def fail(
         self, series: Series, process: int, batches: Iterable[int], error: WorkerError
     ) -> None:
-        """Record that batch sizes failed in a process; a dead process leaves the rounds."""
-        worker = series.workers.get(process)
-        is_dead = worker is not None and not worker.alive
-        failed = list(batches)
-        if is_dead:
-            failed += [b for b, p in series.runs if p == process and b not in failed]
-        for batch in failed:
+        """Record that batch sizes failed in a process; a dead process leaves the rounds.
+
+        What else it had timed ended with it; what was only warm in process 0 is open again, for a
+        new one.
+        """
+        for batch in batches:
             self.outcome(series, batch, process, error, series.runs.pop((batch, process), None))
-        if is_dead:
-            del series.workers[process]
+        worker = series.workers.get(process)
+        if worker is None or worker.alive:
+            return
+        for (batch, its_process), run in list(series.runs.items()):
+            if its_process == process and run.medians:
+                self.outcome(series, batch, process, error, run)
+            elif its_process == process:
+                del series.runs[batch, process]
+                series.open |= {batch} if process == 0 else set()
+        for batch in series.points:
+            series.bound.pop((batch, process), None)
+        del series.workers[process]
 
 
 class EffortClock:
@@ -310,16 +319,14 @@ class OutputChecks:
     def write(self, series: Series, batch: int) -> None:
         """Have the outputs of a point written that are to be compared, beside those of others."""
         if series.timed and series.is_compared:
-            with contextlib.suppress(WorkerError):  # it shows up again when it is timed
-                self._output(series, batch)
+            self._output(series, batch)
 
     def compare(self, points: Sequence[tuple[Series, int]] = (), *, last: bool = False) -> None:
         """Compare points with eager, and those that waited; ``last``: no more comes of eager."""
         waiting, self._waiting = [*self._waiting, *points], []
         for series, batch in waiting:
             if series.timed and series.is_compared:
-                with contextlib.suppress(WorkerError):  # it shows up again when it is timed
-                    self._compare(series, batch, last=last)
+                self._compare(series, batch, last=last)
 
     def _compare(self, series: Series, batch: int, *, last: bool) -> None:
         same = (s for s in self._bench.series if s.is_eager and s.config == series.reference)
@@ -338,14 +345,19 @@ class OutputChecks:
         self._bench.recorder.parity(series.points[batch], precision, own, reference)
 
     def _output(self, series: Series, batch: int) -> Path | None:
-        """Return the file of the outputs of a batch."""
+        """Return the file of the outputs of a batch; None where there is none."""
         path = self._bench.scratch / f"{series.points[batch].key()}.npz"
         worker, run = series.workers.get(0), series.bound.get((batch, 0))
         if not path.exists():
             if worker is None or run is None or not series.ready:
                 return None
             timeout_s = 120.0 + 4 * run.call_ns / 1e9  # for two calls
-            worker.request(Server.output, timeout_s, batch=batch, path=str(path))
+            try:
+                worker.request(Server.output, timeout_s, batch=batch, path=str(path))
+            except WorkerError as error:  # what does not end the process shows up again
+                if not worker.alive:
+                    self._bench.recorder.fail(series, 0, [batch], error)
+                return None
             if series.is_eager:
                 self._bench.known.keep_output(series.points[batch], path)
         return path

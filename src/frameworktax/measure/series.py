@@ -73,8 +73,9 @@ class PointRun:
 
     @property
     def worker(self) -> Worker | None:
-        """The process, None where it has ended."""
-        return self.series.workers.get(self.process)
+        """The process, None where it has ended, or is a new one in which the point is not warm."""
+        is_warm = (self.batch, self.process) in self.series.bound
+        return self.series.workers.get(self.process) if is_warm else None
 
 
 @dataclass(eq=False)

@@ -331,7 +331,7 @@ class MeasuringSession:
                 self._pool.submit(self._start, series, process, batches[series])
                 for process in processes
                 for series in self._turns(process)
-                if 0 < process < series.processes(process + 1) and batches.get(series)
+                if process < series.processes(process + 1) and batches.get(series)
                 if process not in series.workers
             ]
             self._await(starts)
@@ -381,7 +381,7 @@ class MeasuringSession:
             for series in batches
             if process in series.workers
             for batch in batches[series]
-            if (batch, process) not in series.runs
+            if (batch, process) not in series.bound
         ]
         chosen: dict[tuple[int, Series], list[int]] = defaultdict(list)
         for _, process, cost_s, series, batch in sorted(wanted, key=lambda one: one[:3]):

@@ -376,8 +376,8 @@ class Setup:
                 if is_worth_it and not _is_alive(series, process):
                     self.start(series, process, warm)
                 return error
-            if series.timed and series.ready:
-                series.runs[batch, process] = run
+            if series.timed and series.ready:  # what was timed before its process ended stays
+                series.runs.setdefault((batch, process), run)
             return None
 
     def _start(self, series: Series, process: int) -> None:
@@ -397,6 +397,9 @@ class Setup:
             worker = series.workers[process] = self._spawn(label, variables, None)
             worker.notes.append(Note("not-forked", f"started, and not forked: {begins[0]}"))
             loaded = self._gate.ask(worker, Server.load, limit_s, **series.made_of)
+        if process in series.load_ns:
+            text = "another batch size ended the process; a new one took its place in the intervals"
+            worker.notes.append(Note("restarted", text))
         series.load_ns[process] = loaded.load_ns
         series.add(*loaded.notes)
 

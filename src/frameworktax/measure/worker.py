@@ -33,7 +33,13 @@ import numpy as np
 
 from frameworktax import models, runtimes
 from frameworktax.attribution import attribute_cpu
-from frameworktax.errors import FrameworktaxError, UsageError, is_out_of_memory, one_line
+from frameworktax.errors import (
+    FrameworktaxError,
+    UsageError,
+    ends_device,
+    is_out_of_memory,
+    one_line,
+)
 from frameworktax.host.cache import atomic_path
 from frameworktax.measure import parity, protocol, timing
 from frameworktax.models.finalize import check_device
@@ -87,7 +93,7 @@ class Server:
             said = one_line(error) + where
             if isinstance(error, SystemExit):
                 said = f"the model ends its process: {said}; remove that call"
-            failure = protocol.Failure(status=status, message=said)
+            failure = protocol.Failure(status=status, message=said, is_end=ends_device(error))
         if failure is not None and failure.status == "out-of-memory":
             _give_back_device_memory()
         line = {"answer": found} if failure is None else {"failure": failure}
