@@ -30,7 +30,7 @@ class FakePynvml:
         pass
 
     def nvmlDeviceGetHandleByUUID(self, uuid):
-        if uuid != "GPU-1":
+        if uuid not in ("GPU-1", "MIG-3"):
             raise NVMLError("Not Found")
         return uuid
 
@@ -66,6 +66,8 @@ def test_a_reading_has_what_the_driver_says():
 def test_what_is_missing_is_named(monkeypatch):
     with pytest.raises(OSError, match="Not Found"):
         nvml.reader("GPU-2", FakePynvml())
+    with pytest.raises(OSError, match=r"part of a GPU \(MIG\), of which it gives no clocks"):
+        nvml.reader("GPU-3", FakePynvml())
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(OSError, match="nvidia-ml-py"):
         nvml.reader("GPU-1")

@@ -58,7 +58,11 @@ def reader(uuid: str, library: Any = None) -> Callable[[], dict[str, int]]:
         nvml.nvmlInit()
         device = nvml.nvmlDeviceGetHandleByUUID(uuid)
     except nvml.NVMLError as error:
-        raise OSError(f"NVML: {error}") from error
+        why = str(error)
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
+            why = "it is a part of a GPU (MIG), of which it gives no clocks"
+        raise OSError(f"NVML: {why}") from error
     questions: dict[str, Callable[[], Any]] = {
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_MEM),
