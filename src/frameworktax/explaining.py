@@ -17,7 +17,7 @@ from frameworktax.analysis.whatif.formulas import WhatIf, check, predict, predic
 from frameworktax.api import Results, read_store
 from frameworktax.errors import TraceError, UsageError, as_path
 from frameworktax.integrations import readers
-from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, Prediction, Run
+from frameworktax.records import STORE_SCHEMA, Prediction, Run
 from frameworktax.report import json_document
 from frameworktax.traces import kineto, timeline
 from frameworktax.traces.kineto import DamagedError, blocks
@@ -30,7 +30,7 @@ ACCEPTED = (
 HEAD_BYTES = 16 << 20
 """Of a file, in which its kind shows: a document's schema, the beginning of a trace's events."""
 SQLITE = b"SQLite format 3\0"
-_RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
+_OURS = re.compile(rb'"schema"\s*:\s*"frameworktax\.')
 _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _XLA = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host|job):')
 """Names of processes in traces of XLA: ``/device:GPU:0``, ``/host:CPU``."""
@@ -185,7 +185,7 @@ def _reader(path: Path) -> Callable[[Path], Any]:
         raise TraceError(f"{path}: the file is empty or blank; {ACCEPTED}")
     if b'"schema"' in line and STORE_SCHEMA.encode() in line:
         return _stored
-    if _RUN.search(head):
+    if _OURS.search(head):
         return json_document.load
     is_trace = _EVENTS.search(head) if text[:1] == b"{" else _EVENT.match(head)
     return kineto.read if is_trace else _other
@@ -213,7 +213,11 @@ def _stored(path: Path) -> Run:
 
 def _other(path: Path) -> Run:
     """Return the document of what another tool wrote, or of an empty store."""
+    from frameworktax.runtimes.deployment import MANIFEST
+
     found = readers.read(path)
+    if found is None and (path / MANIFEST).is_file():
+        return json_document.load(path / MANIFEST)
     if found is None and not path.is_dir():
         raise UsageError(f"{path}: nothing known is in it; {ACCEPTED}")
     if found is None and (inside := sorted([*path.glob("*.json"), *path.glob("*.json.gz")])):

@@ -10,11 +10,16 @@ import sample_records as data
 import trace_cases as cases
 
 import frameworktax as ft
+from frameworktax.ablate.blocks import SCHEMA as ABLATION
+from frameworktax.analysis.compare.comparison import COMPARISON_SCHEMA
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.errors import FrameworktaxError, UsageError
 from frameworktax.explaining import explain
+from frameworktax.programs.document import SCHEMA as PROGRAM
 from frameworktax.report import export, json_document
+from frameworktax.runtimes.deployment import MANIFEST
+from frameworktax.runtimes.deployment import SCHEMA as DEPLOYMENT
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -104,6 +109,22 @@ def test_anything_else_is_one_line(tmp_path, content):
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(PROGRAM, COMPARISON_SCHEMA, ABLATION, DEPLOYMENT),
+        *("frameworktax.optimization", "frameworktax.baselines"),
+    ],
+)
+def test_another_document_of_ours_is_named_with_what_reads_it(tmp_path, name):
+    path = tmp_path / MANIFEST
+    path.write_text(json.dumps({"verb": "x", "inside": [{}], "schema": name, "version": 1}))
+    for given in (path, tmp_path):
+        with pytest.raises(FrameworktaxError) as caught:
+            explain(given)
+        assert str(caught.value) == f"{path} is {json_document.OTHERS[name]}"
 
 
 def test_a_folder_of_traces_names_one_of_them(tmp_path):
