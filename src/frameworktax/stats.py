@@ -155,12 +155,13 @@ def process_intervals(
 def at_confidence(x: Estimate, confidence: float, *, logs: bool = False) -> Estimate:
     """Return an estimate with the interval that Student's t has at another confidence.
 
-    Its degrees of freedom are ``n`` − 1; what is of one value stays as it is. ``logs``: it is of a
-    ratio's logarithm.
+    Its degrees of freedom are ``n`` − 1; of one value it is taken as normal, as that of a count is.
+    ``logs``: it is of a ratio's logarithm.
     """
-    if x.n < 2 or confidence == x.confidence:
+    if confidence == x.confidence:
         return x
-    by = t_quantile(confidence, x.n - 1) / t_quantile(x.confidence, x.n - 1)
+    degrees = x.n - 1 if x.n > 1 else math.inf
+    by = t_quantile(confidence, degrees) / t_quantile(x.confidence, degrees)
     low, high = (
         x.value * (end / x.value) ** by if logs else x.value + by * (end - x.value)
         for end in (x.low, x.high)

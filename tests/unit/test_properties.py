@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
-from frameworktax.analysis.estimates import difference, product, quotient
+from frameworktax.analysis.estimates import difference, product, quotient, share_texts
 from frameworktax.records import Estimate
 from frameworktax.stats import process_interval, ratio_interval
 
@@ -75,6 +75,11 @@ def test_arithmetic_of_intervals_keeps_the_value_inside_and_never_narrows(a, b):
         assert made.low <= made.value <= made.high
     width = difference(a, b, "m")
     assert width.high - width.low >= max(a.high - a.low, b.high - b.low) / 2 - 1e-6
+
+
+def test_a_share_as_text_reaches_as_far_as_the_further_end_of_its_interval():
+    assert share_texts(Estimate(value=0.30, low=0.28, high=0.50)) == ("30", "20")
+    assert share_texts(Estimate(value=0.30, low=0.10, high=0.32)) == ("30", "20")
 
 
 CURVES = st.lists(TIMES, min_size=2, max_size=len(BATCHES))

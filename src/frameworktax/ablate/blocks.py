@@ -125,9 +125,9 @@ def headline(ablation: Ablation) -> str:
     if m is None or m.latency_ns is None:
         return f"{name}: the base was not measured: {ablation.base.reason}"
     found = f"{name}: {time_text(m.latency_ns.value)} as it comes"
-    if best is None or best.total is None or best.total.ratio is None:
+    if best is None or best.total is None or best.total.together is None:
         return f"{found}; no step could be compared with it"
-    ratio = best.total.ratio
+    ratio = best.total.together
     if ratio.high >= 1:
         return f"{found}; no step is proven faster"
     gain = factor(inverse(ratio))
@@ -141,7 +141,7 @@ def _largest(ablation: Ablation) -> Step | None:
     faster = [
         (ratio.value, number)
         for number, step in enumerate(ablation.proven)
-        if step.added is not None and (ratio := step.added.ratio) is not None and ratio.high < 1
+        if step.added is not None and (ratio := step.added.together) is not None and ratio.high < 1
     ]
     return ablation.proven[min(faster)[1]] if faster else None
 

@@ -19,7 +19,14 @@ from frameworktax.ablate.ladder import BASE, PATHS, UNFUSED, Rung, base_point, c
 from frameworktax.analysis import document
 from frameworktax.analysis.advice import proven
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.compare.contrasts import PAIRED, blocks, moderate, paired, ratio
+from frameworktax.analysis.compare.contrasts import (
+    PAIRED,
+    Contrast,
+    blocks,
+    moderate,
+    paired,
+    ratio,
+)
 from frameworktax.analysis.estimates import propagate, scaled
 from frameworktax.errors import UsageError
 from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S, Plan, points_for, process_counts
@@ -37,7 +44,7 @@ from frameworktax.records import (
     Workload,
     sessions_of,
 )
-from frameworktax.stats import UNTIL
+from frameworktax.stats import CONFIDENCE, UNTIL
 
 AS_IT_IS = "attention-as-it-is"
 BUDGET_S = 600.0
@@ -50,6 +57,7 @@ class Effect:
     Attributes:
         against: name of the rung it is compared with.
         ratio: latency after over latency before.
+        together: the same, its interval one of all steps that hold together (Bonferroni).
         latency_ns: change of the latency.
         tax_ns: change of the tax.
         kernel_ns: change of kernel time.
@@ -58,6 +66,7 @@ class Effect:
 
     against: str
     ratio: Estimate | None = None
+    together: Estimate | None = None
     latency_ns: Estimate | None = None
     tax_ns: Estimate | None = None
     kernel_ns: Estimate | None = None
@@ -119,7 +128,7 @@ class Ablation:
         compared = [
             (ratio.high >= 1, ratio.value, number)
             for number, step in enumerate(self.proven)
-            if step.total is not None and (ratio := step.total.ratio) is not None
+            if step.total is not None and (ratio := step.total.together) is not None
         ]
         return self.proven[min(compared)[-1]] if compared else None
 
@@ -218,42 +227,44 @@ def _effects(
     for _, before, after in pairs.values():  # the first step is added, alone and total in one
         if (contrast := paired(blocks(before), blocks(after))) is not None:
             contrasts[before.point, after.point] = contrast
-    shared = map(ratio, moderate(list(contrasts.values())))
-    ratios = dict(zip(contrasts, shared, strict=True))
+    shared = dict(zip(contrasts, moderate(list(contrasts.values())), strict=True))
+    number = len({name for name, _ in pairs})
     return {
-        key: effect(against, before, after, ratios.get((before.point, after.point)))
+        key: effect(against, before, after, shared.get((before.point, after.point)), number)
         for key, (against, before, after) in pairs.items()
     }
 
 
 def effect(
-    against: str, before: Measurement, after: Measurement, change: Estimate | None
+    against: str, before: Measurement, after: Measurement, found: Contrast | None, number: int
 ) -> Effect:
     """Return what lies between two points of one session; ``against`` names the rung before.
 
-    ``change`` is the ratio of latencies, after over before; None where no rounds are shared.
+    ``found`` is the contrast of latencies, None where no rounds are shared; ``number`` is of how
+    many steps one may be chosen.
     """
-    if change is None or before.latency_ns is None:
+    if found is None or before.latency_ns is None:
         return Effect(against=against, reason="fewer than two rounds in common")
-    level = before.latency_ns.value
-    found = Effect(
+    level, change = before.latency_ns.value, ratio(found)
+    made = Effect(
         against=against,
         ratio=change,
+        together=ratio(found, 1 - (1 - CONFIDENCE) / number),
         latency_ns=_times(level, lambda r: r - 1, change),
     )
     one, other = before.tax_share, after.tax_share
     if one is None or other is None:
         which = before.runtime if one is None else after.runtime
-        return replace(found, reason=f"kernel time of {which} was not measured")
+        return replace(made, reason=f"kernel time of {which} was not measured")
     if before.bill_method != after.bill_method:
         a, b = ("its twin" if m.bill_method == TWIN else m.bill_method for m in (before, after))
         text = (
             f"kernel time of {before.runtime} comes from {a}, of {after.runtime} from {b}: their "
             "difference would be neither's"
         )
-        return replace(found, reason=text)
+        return replace(made, reason=text)
     return replace(
-        found,
+        made,
         tax_ns=_times(level, lambda r, b, a: b * r - a, change, other, one),
         kernel_ns=_times(level, lambda r, b, a: (1 - b) * r - (1 - a), change, other, one),
     )

@@ -178,9 +178,10 @@ def power(value: float) -> str:
 def share_texts(share: Estimate) -> tuple[str, str]:
     """Return a share and half of its interval in per cent, with the digits that it has.
 
-    ``59`` and ``2``, ``0.42`` and ``0.03``; no half where there is no interval.
+    ``59`` and ``2``, ``0.42`` and ``0.03``; no half where there is no interval. Of one that reaches
+    further to one side it is that side.
     """
-    half = 50 * (share.high - share.low)
+    half = 100 * max(share.high - share.value, share.value - share.low)
     if half == 0:
         return f"{100 * share.value:.0f}", ""
     digits = 0 if half >= 0.95 else 1 if half >= 0.095 else 2

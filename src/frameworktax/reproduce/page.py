@@ -168,8 +168,9 @@ def _setting(found: Reproduction) -> str:
         f"{WORDS['scales'][found.scale]} Measured on {where}; {', '.join(named)}; one thread. "
         "Latency is the pipelined kind, as the paper's. A verdict is computed from 95 % intervals "
         "by the rule in the study's file: a claim holds if the whole interval lies inside its "
-        "bound, does not if it lies outside, and cannot be judged if it lies across or a number is "
-        "missing. Where the paper gives its numbers as data, the same rule is applied to them."
+        "bound, does not if it lies outside (of a claim of n parts, the interval at 1 − 0.05 / n), "
+        "and cannot be judged if it lies across or a number is missing. Where the paper gives its "
+        "numbers as data, the same rule is applied to them."
     )
 
 

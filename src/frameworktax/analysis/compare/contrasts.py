@@ -419,11 +419,18 @@ def _trigamma_inverse(value: float) -> float:
     return float(brentq(lambda y: polygamma(1, y) - value, 1 / value, 0.5 + 1 / value))
 
 
-def ratio(contrast: Contrast) -> Estimate:
+def ratio(contrast: Contrast, confidence: float = CONFIDENCE) -> Estimate:
     """Return after / before with its interval."""
-    half = t_quantile(CONFIDENCE, contrast.freedom) * math.sqrt(contrast.variance)
+    half = t_quantile(confidence, contrast.freedom) * math.sqrt(contrast.variance)
     low, value, high = (math.exp(contrast.value + move) for move in (-half, 0.0, half))
-    return Estimate(value=value, low=low, high=high, method=contrast.method, n=contrast.n)
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence=confidence,
+        method=contrast.method,
+        n=contrast.n,
+    )
 
 
 def p_value(contrast: Contrast) -> float:
