@@ -55,7 +55,7 @@ TUNINGS = ("x", "y")
 BATCHES = (1, 4, 16)
 WORSE = 0.02
 BLOCK_SD, PROCESS_SD = 0.01, 0.007
-"""Of block medians, and of processes that run the same (METHOD, section 4: 0.1 to 1.2 %)."""
+"""Of block medians, and of processes that run the same."""
 DRIFT_SD, DRIFT_S = 0.03, 20.0
 BURST, BURST_S, BETWEEN_S = 1.3, 0.5, 4.5
 SLOW, SLOW_SHARE = 1.25, 0.1

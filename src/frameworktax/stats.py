@@ -1,7 +1,7 @@
 """Intervals that hold on correlated samples: blocks within processes.
 
 Consecutive calls in one process are correlated, so an interval over single calls is far too
-narrow (coverage 0.24 to 0.43 where 0.95 was asked). Here the median of a block of calls is one
+narrow. Here the median of a block of calls is one
 value, the median of a process's blocks is one value, and the interval is Student's t over the
 processes. The measuring wing stops on these intervals, the reading wing reports them.
 """

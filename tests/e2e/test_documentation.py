@@ -331,7 +331,7 @@ def coverages(host: str = "", processes=(3, 5), quantity: str = "", lost=()) -> 
         row["coverage"]
         for row in result("intervals")["rows"]
         if re.search(host, row["host"]) and row["processes"] in processes
-        if quantity in row["quantity"] and (row["host"], row["processes"]) != lost
+        if re.search(quantity, row["quantity"]) and (row["host"], row["processes"]) != lost
     ]
 
 
@@ -363,7 +363,9 @@ def said_of_checks():
     slower = [x for one in result("huge_pages")["parts"].values() for x in one["first"].values()]
     yield f"up to {max(slower):.2f} times as long"
     twos = "processes in two states"
-    yield f"| {ends(coverages(lost=(twos, 3)), '.2f')} |"
+    bounded = "latency|share|ratio"
+    yield f"| {ends(coverages(quantity=bounded, lost=(twos, 3)), '.2f')} |"
+    yield f"| {ends(coverages(quantity='free'), '.2f')} |"
     moves = coverages("drifting|two-state", [1], "latency")
     yield f"{ends(coverages('bursty', [1], 'latency'), '.2f')}; {ends(moves, '.2f')}, up to"
     yield "; ".join(ends(coverages(twos, [3], of), ".2f") for of in ("latency", "share"))
@@ -392,7 +394,7 @@ def said_of_checks():
     every, full = warm_over_tax(0), warm_over_tax(1)
     yield f"the {len(every)} points"
     yield f"W was {ends(every, '.2f')} of T, at full width {ends(full, '.2f')} ("
-    yield f"one committed point has {1 / min(every):.1f} "
+    yield f"the most seen is {1 / min(every):.1f} "
 
 
 def warm_over_tax(width: float) -> list[float]:

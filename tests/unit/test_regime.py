@@ -19,8 +19,9 @@ def share(low, value, high):
         (-0.02, 0.05, False, "compute-bound"),
         (0.10, 0.60, False, "mixed"),
         (0.55, 0.6, True, "framework-bound"),
-        (0.10, 0.12, True, "mixed"),  # the tax among real kernels may be four times the twin's
-        (0.02, 0.037, True, "compute-bound"),
+        (0.10, 0.12, True, "mixed"),  # the tax among real kernels may be five times the twin's
+        (0.02, 0.029, True, "compute-bound"),
+        (0.02, 0.031, True, "mixed"),
         (0.02, 0.038, True, "mixed"),
     ],
 )

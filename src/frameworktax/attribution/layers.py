@@ -2,8 +2,8 @@
 
 While a run by place lasts, ``forward`` of every module, and every other public method of a class
 that is not torch's own, is wrapped by two readings of the clock that samples carry too. A sample
-belongs to the module that was entered last and not left. Torch's own hooks are not used: they made
-the call 65 % slower; this adds to the call of a module about what the call of an empty one takes.
+belongs to the module that was entered last and not left. Torch's own hooks are not used: they cost
+more; this adds to the call of a module about what the call of an empty one takes.
 
 What does not run in Python is one layer: a scripted module, or one given to ``torch.compile``.
 
