@@ -142,6 +142,10 @@ def test_a_silent_worker_is_ended_in_time(worker):
         worker.request(Server.memory, 1)
 
 
+def test_a_time_limit_of_years_is_taken(worker):
+    assert worker.request(Server.memory, 1e20) > 0
+
+
 def test_memory_beyond_the_limit_is_out_of_memory(tmp_path):
     (tmp_path / "own.py").write_text(
         "import torch\n"

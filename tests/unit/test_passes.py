@@ -363,6 +363,22 @@ def test_outputs_of_runtimes_are_written_side_by_side(ran, monkeypatch):
     assert {parity.within_tolerance for parity in ran.of(Parity)} == {True}
 
 
+@pytest.mark.parametrize("silent", ["eager", "fast"])
+def test_outputs_that_cannot_be_written_say_why(ran, silent):
+    def before(worker, request):
+        if request.step == "output" and worker.runtime == silent:
+            raise WorkerError("failed", "no tensor is in it")
+
+    ran.host.before = before
+    found = ran.run(runtimes=["eager", "fast"], batches=[1]).of(Parity)
+    points = {subject.point.key(): subject.point.runtime for subject in ran.of(Subject)}
+    (fast,) = [one for one in found if points[one.point] == "fast"]
+    assert (fast.within_tolerance, fast.reason) == (
+        None,
+        f"no outputs of {silent}: no tensor is in it",
+    )
+
+
 def test_the_effort_counts_calls_that_were_timed_or_sampled(ran):
     ran.run(runtimes=["eager"], batches=[1], processes=1)
     (effort,) = ran.of(Effort)

@@ -33,8 +33,8 @@ from frameworktax.records import Note, Started
 
 KEEP_BYTES = 64 * 1024
 """How much of a worker's output is kept, from the end."""
-LEAST_S = 1e-3
-"""What a wait takes at least."""
+LEAST_S, MOST_S = 1e-3, 86_400.0
+"""What a wait takes at least, and after how long it is begun again: the system counts no years."""
 GRACE_S = 10.0
 """How long a worker whose connection is closed may take to end by itself."""
 SETS_UP = ("describe", "prepare", "load", "draw")
@@ -140,8 +140,8 @@ class Worker:
                 raise WorkerError(self._end.status, str(self._end))
             end_ns = clock() + round(timeout_s * 1e9)  # from here: another may have been asked for
 
-            def left_s() -> float:
-                return max(LEAST_S, (end_ns - clock()) / 1e9)  # 0 would mean not to wait
+            def left_s() -> float:  # 0 would mean not to wait
+                return min(max(LEAST_S, (end_ns - clock()) / 1e9), MOST_S)
 
             with self._faults(step, timeout_s):
                 if self._process is None:

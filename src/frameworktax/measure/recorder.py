@@ -150,14 +150,15 @@ class Recorder:
             )
         )
 
-    def parity(self, point: Point, precision: str, own: Path, reference: Path | None) -> None:
+    def parity(
+        self, point: Point, precision: str, own: Path | None, reference: Path | None, why: str
+    ) -> None:
         """Compare outputs, computed in ``precision``, with eager's and write the verdict.
 
-        ``own`` is their file, ``reference`` that of eager; None where eager gave none.
+        ``own`` is their file, ``reference`` that of eager; ``why`` says why one of them is None.
         """
-        if reference is None:
-            found = parity.compare([], [], precision)
-            found = replace(found, reason="eager was not run at this batch size")
+        if own is None or reference is None:
+            found = replace(parity.compare([], [], precision), reason=why)
         else:
             found = parity.compare_files(own, reference, precision)
         against = "eager, float32" if point.workload.precision == "int8" else "eager"
@@ -315,6 +316,8 @@ class OutputChecks:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._waiting: list[tuple[Series, int]] = []
+        self._why: dict[tuple[Series, int], str] = {}
+        """Why outputs could not be written."""
 
     def write(self, series: Series, batch: int) -> None:
         """Have the outputs of a point written that are to be compared, beside those of others."""
@@ -336,25 +339,28 @@ class OutputChecks:
             reference = self._output(eager, batch)
         else:
             reference = self._bench.known.output(series.reference_point(batch))
-        if own is None:
+        if own is None and (series, batch) not in self._why:  # it was not called
             return
-        if reference is None and eager is not None and not last:
+        why = self._why.get((series, batch)) or (eager and self._why.get((eager, batch)))
+        if reference is None and why is None and eager is not None and not last:
             self._waiting.append((series, batch))
             return
         precision = series.runtime.computes_in(series.workload.precision)
-        self._bench.recorder.parity(series.points[batch], precision, own, reference)
+        why = why or "eager was not run at this batch size"
+        self._bench.recorder.parity(series.points[batch], precision, own, reference, why)
 
     def _output(self, series: Series, batch: int) -> Path | None:
         """Return the file of the outputs of a batch; None where there is none."""
         path = self._bench.scratch / f"{series.points[batch].key()}.npz"
         worker, run = series.workers.get(0), series.bound.get((batch, 0))
         if not path.exists():
-            if worker is None or run is None or not series.ready:
+            if (series, batch) in self._why or worker is None or run is None or not series.ready:
                 return None
             timeout_s = 120.0 + 4 * run.call_ns / 1e9  # for two calls
             try:
                 worker.request(Server.output, timeout_s, batch=batch, path=str(path))
-            except WorkerError as error:  # what does not end the process shows up again
+            except WorkerError as error:
+                self._why[series, batch] = f"no outputs of {series.runtime.name}: {error}"
                 if not worker.alive:
                     self._bench.recorder.fail(series, 0, [batch], error)
                 return None
