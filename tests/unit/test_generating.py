@@ -35,8 +35,8 @@ def block_of(batch=1, calls=7):
     clock = FakeClock(start_ns=5)
     loaded = generating(clock)
     call = loaded.bind(batch)
-    return timing.token_block(
-        call, loaded.synchronize, loaded.first_token_ns, calls=calls, clock=clock
+    return timing.device_block(
+        call, loaded.synchronize, calls=calls, first_token=loaded.first_token_ns, clock=clock
     )
 
 
@@ -62,8 +62,9 @@ def test_without_generating_there_is_no_first_token():
 def test_a_call_that_tells_no_first_token_makes_the_block_tell_none():
     clock = FakeClock()
     loaded = FakeLoaded(clock)
-    block = timing.token_block(
-        loaded.bind(1), loaded.synchronize, loaded.first_token_ns, calls=5, clock=clock
+    first = loaded.first_token_ns
+    block = timing.device_block(
+        loaded.bind(1), loaded.synchronize, calls=5, first_token=first, clock=clock
     )
     assert block.first_token_ns is None
     assert block.latency_ns == (1_000,) * 5

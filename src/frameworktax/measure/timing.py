@@ -172,14 +172,21 @@ def host_block(call: Callable[[], Any], *, calls: int, clock: Clock = REAL) -> B
 
 
 def device_block(
-    call: Callable[[], Any], synchronize: Callable[[], None], *, calls: int, clock: Clock = REAL
+    call: Callable[[], Any],
+    synchronize: Callable[[], None],
+    *,
+    calls: int,
+    first_token: Callable[[], int | None] | None = None,
+    clock: Clock = REAL,
 ) -> Block:
     """Time a block of calls that return before their outputs are complete, and a pipelined run.
 
-    ``synchronize`` waits for the device; the rest is as of ``host_block``.
+    ``synchronize`` waits for the device. Calls that generate wait for it themselves, token by
+    token, and have no pipelined run: ``first_token`` returns the clock's reading at the first token
+    of the last call, and is asked between two calls. The rest is as of ``host_block``.
     """
     wall = clock.wall_ns
-    latency, enqueue = [0] * calls, [0] * calls
+    latency, enqueue, first = [0] * calls, [0] * calls, []
     with _undisturbed(call, synchronize, calls, clock):
         cpu0 = clock.cpu_ns()
         for i in range(calls):
@@ -189,51 +196,21 @@ def device_block(
             synchronize()
             latency[i] = wall() - t0
             enqueue[i] = t1 - t0
+            if first_token is not None and (at := first_token()) is not None:
+                first.append(at - t0)
         cpu = clock.cpu_ns() - cpu0
-        t0 = wall()
-        for _ in range(calls):
-            call()
-        synchronize()
-        pipelined_ns = wall() - t0
+        pipelined_ns = sum(latency)
+        if first_token is None:
+            t0 = wall()
+            for _ in range(calls):
+                call()
+            synchronize()
+            pipelined_ns = wall() - t0
     return _block(
         latency_ns=tuple(latency),
         pipelined_ns=pipelined_ns,
         pipelined_calls=calls,
         cpu_ns=cpu,
-        enqueue_ns=tuple(enqueue),
-    )
-
-
-def token_block(
-    call: Callable[[], Any],
-    synchronize: Callable[[], None],
-    first_token: Callable[[], int | None],
-    *,
-    calls: int,
-    clock: Clock = REAL,
-) -> Block:
-    """Time a block of calls that generate: they wait for the device themselves, token by token.
-
-    ``first_token`` returns the clock's reading at the first token of the last call; it is asked
-    between two calls, outside of both. The rest is as of ``device_block``.
-    """
-    wall = clock.wall_ns
-    latency: list[int] = []
-    first: list[int] = []
-    with _undisturbed(call, synchronize, calls, clock):
-        cpu0 = clock.cpu_ns()
-        for _ in range(calls):
-            t0 = wall()
-            call()
-            synchronize()
-            latency.append(wall() - t0)
-            if (at := first_token()) is not None:
-                first.append(at - t0)
-        cpu = clock.cpu_ns() - cpu0
-    return _block(
-        latency_ns=tuple(latency),
-        pipelined_ns=sum(latency),
-        pipelined_calls=calls,
-        cpu_ns=cpu,
+        enqueue_ns=tuple(enqueue) if first_token is None else None,
         first_token_ns=tuple(first) if len(first) == calls else None,
     )

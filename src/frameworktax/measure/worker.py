@@ -224,7 +224,7 @@ class Server:
         loaded, call = self._loaded, self._calls[batch]
         synchronize, first_token = loaded.synchronize, loaded.first_token_ns
         if first_token() is not None:
-            return timing.token_block(call, synchronize, first_token, calls=calls)
+            return timing.device_block(call, synchronize, calls=calls, first_token=first_token)
         if self._target.is_cuda:
             return timing.device_block(call, synchronize, calls=calls)
         return timing.host_block(call, calls=calls)
