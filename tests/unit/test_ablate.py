@@ -16,10 +16,8 @@ from frameworktax import ablate, runtimes
 from frameworktax.ablate import blocks, steps
 from frameworktax.ablate.ladder import base_point, chosen, ladder
 from frameworktax.ablate.steps import build, effect
-from frameworktax.analysis.compare import contrasts
-from frameworktax.analysis.compare.contrasts import paired
 from frameworktax.errors import UsageError
-from frameworktax.records import LeftOut, Note, Subject
+from frameworktax.records import Estimate, LeftOut, Note, Subject
 from frameworktax.report import render_markdown, render_terminal, vega
 from frameworktax.runtimes import variants
 
@@ -198,10 +196,11 @@ def test_no_step_is_called_faster_for_being_the_best_of_many(found):
 
 def test_no_common_rounds_is_no_number(found):
     m = found.base.measured
-    apart = effect("base", m, m, None, 1)
+    apart = effect("base", m, m, None, None)
     assert apart.ratio is None and "two rounds" in apart.reason
     bare = replace(m, tax_share=None, runtime="x")
-    unsampled = effect("base", m, bare, paired(contrasts.blocks(m), contrasts.blocks(bare)), 1)
+    change = Estimate(value=0.5, low=0.4, high=0.6)
+    unsampled = effect("base", m, bare, change, change)
     assert unsampled.tax_ns is None and "kernel time of x" in unsampled.reason
 
 

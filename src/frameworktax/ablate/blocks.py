@@ -13,17 +13,7 @@ from frameworktax.analysis.estimates import inverse
 from frameworktax.errors import UsageError
 from frameworktax.records import point_name
 from frameworktax.report import vega
-from frameworktax.report.blocks import (
-    Block,
-    Cell,
-    Heading,
-    Note,
-    Notes,
-    Table,
-    Text,
-    right,
-    table,
-)
+from frameworktax.report.blocks import Block, Cell, Heading, Note, Notes, Table, Text, right, table
 from frameworktax.report.vega import Spec
 from frameworktax.report.words import (
     NONE,

@@ -62,11 +62,7 @@ def chosen(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def ladder(
-    base: Point,
-    *,
-    images: bool,
-    processors: int,
-    paths: Sequence[str] = PATHS,
+    base: Point, *, images: bool, processors: int, paths: Sequence[str] = PATHS
 ) -> tuple[Rung, ...]:
     """Return the rungs in the order they are shown, the base first.
 

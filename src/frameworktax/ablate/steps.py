@@ -19,14 +19,7 @@ from frameworktax.ablate.ladder import BASE, PATHS, UNFUSED, Rung, base_point, c
 from frameworktax.analysis import document
 from frameworktax.analysis.advice import proven
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.compare.contrasts import (
-    PAIRED,
-    Contrast,
-    blocks,
-    moderate,
-    paired,
-    ratio,
-)
+from frameworktax.analysis.compare.contrasts import PAIRED, blocks, moderate, paired, ratio
 from frameworktax.analysis.estimates import propagate, scaled
 from frameworktax.errors import UsageError
 from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S, Plan, points_for, process_counts
@@ -227,44 +220,49 @@ def _effects(
     for _, before, after in pairs.values():  # the first step is added, alone and total in one
         if (contrast := paired(blocks(before), blocks(after))) is not None:
             contrasts[before.point, after.point] = contrast
-    shared = dict(zip(contrasts, moderate(list(contrasts.values())), strict=True))
-    number = len({name for name, _ in pairs})
+    of_one = 1 - (1 - CONFIDENCE) / max(1, len({name for name, _ in pairs}))
+    shared = ((ratio(one), ratio(one, of_one)) for one in moderate(list(contrasts.values())))
+    ratios = dict(zip(contrasts, shared, strict=True))
     return {
-        key: effect(against, before, after, shared.get((before.point, after.point)), number)
+        key: effect(against, before, after, *ratios.get((before.point, after.point), (None, None)))
         for key, (against, before, after) in pairs.items()
     }
 
 
 def effect(
-    against: str, before: Measurement, after: Measurement, found: Contrast | None, number: int
+    against: str,
+    before: Measurement,
+    after: Measurement,
+    change: Estimate | None,
+    together: Estimate | None,
 ) -> Effect:
     """Return what lies between two points of one session; ``against`` names the rung before.
 
-    ``found`` is the contrast of latencies, None where no rounds are shared; ``number`` is of how
-    many steps one may be chosen.
+    ``change`` is the ratio of latencies, after over before, and ``together`` as in ``Effect``; None
+    where no rounds are shared.
     """
-    if found is None or before.latency_ns is None:
+    if change is None or before.latency_ns is None:
         return Effect(against=against, reason="fewer than two rounds in common")
-    level, change = before.latency_ns.value, ratio(found)
-    made = Effect(
+    level = before.latency_ns.value
+    found = Effect(
         against=against,
         ratio=change,
-        together=ratio(found, 1 - (1 - CONFIDENCE) / number),
+        together=together,
         latency_ns=_times(level, lambda r: r - 1, change),
     )
     one, other = before.tax_share, after.tax_share
     if one is None or other is None:
         which = before.runtime if one is None else after.runtime
-        return replace(made, reason=f"kernel time of {which} was not measured")
+        return replace(found, reason=f"kernel time of {which} was not measured")
     if before.bill_method != after.bill_method:
         a, b = ("its twin" if m.bill_method == TWIN else m.bill_method for m in (before, after))
         text = (
             f"kernel time of {before.runtime} comes from {a}, of {after.runtime} from {b}: their "
             "difference would be neither's"
         )
-        return replace(made, reason=text)
+        return replace(found, reason=text)
     return replace(
-        made,
+        found,
         tax_ns=_times(level, lambda r, b, a: b * r - a, change, other, one),
         kernel_ns=_times(level, lambda r, b, a: (1 - b) * r - (1 - a), change, other, one),
     )

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise, takewhile
 from statistics import fmean, median
 
-from frameworktax.analysis.estimates import difference, exactly, shifted
+from frameworktax.analysis.estimates import around, difference, exactly, shifted
 from frameworktax.records import Estimate
 from frameworktax.stats import (
     CONFIDENCE,
@@ -75,15 +75,9 @@ def free_batch_of(batches: Sequence[float], ratios: Sequence[Estimate]) -> tuple
     low, high = batches[free], batches[-max(beyond, 1)]
     # batch 1 is the reference of all: it is 1, no curve is pooled with it, and none falls below it
     curve = [1.0, *(max(1.0, ns) for ns in isotonic([ratio.value for ratio in ratios]))]
-    found = Estimate(
-        value=min(max(low, _crossing(batches, curve, limit)), high),  # pooling rounds
-        low=low,
-        high=high,
-        confidence=min(ratio.confidence for ratio in ratios),
-        method=f"{BETWEEN}; {ratios[0].method}",
-        n=min(ratio.n for ratio in ratios),
-    )
-    return found, not beyond
+    value = min(max(low, _crossing(batches, curve, limit)), high)  # pooling rounds
+    found = around(value, 0.0, 0.0, f"{BETWEEN}; {ratios[0].method}", *ratios)
+    return found.at(value, low, high), not beyond
 
 
 def whole_ends(free: Estimate) -> tuple[int, int]:

@@ -31,7 +31,7 @@ def quotient(a: Estimate, b: Estimate, method: str) -> Estimate:
     value = a.value / b.value
     down = math.hypot((a.value - a.low) / b.value, value * (b.high - b.value) / b.value)
     up = math.hypot((a.high - a.value) / b.value, value * (b.value - b.low) / b.value)
-    return _estimate(value, down, up, method, a, b)
+    return around(value, down, up, method, a, b)
 
 
 def paired_ratio(a: Measurement, b: Measurement) -> Estimate | None:
@@ -42,15 +42,11 @@ def paired_ratio(a: Measurement, b: Measurement) -> Estimate | None:
     return ratio_interval(first, second)
 
 
-def _estimate(value: float, down: float, up: float, method: str, *inputs: Estimate) -> Estimate:
-    return Estimate(
-        value=value,
-        low=value - down,
-        high=value + up,
-        confidence=min(e.confidence for e in inputs),
-        method=method,
-        n=min(e.n for e in inputs),
-    )
+def around(value: float, down: float, up: float, method: str, *inputs: Estimate) -> Estimate:
+    """Return what follows from inputs: a value with its half-widths."""
+    low, high, n = value - down, value + up, min(e.n for e in inputs)
+    confidence = min(e.confidence for e in inputs)
+    return Estimate(value=value, low=low, high=high, confidence=confidence, method=method, n=n)
 
 
 def one_minus(share: Estimate) -> Estimate:
@@ -88,7 +84,7 @@ def propagate(function: Callable[..., float], method: str, *inputs: Estimate) ->
         reached = [value, *(function(*values[:i], end, *values[i + 1 :]) for end in ends)]
         down = math.hypot(down, value - min(reached))
         up = math.hypot(up, max(reached) - value)
-    return _estimate(value, down, up, method, *inputs)
+    return around(value, down, up, method, *inputs)
 
 
 RULE_OF_THREE = 3.0

@@ -31,7 +31,6 @@ from frameworktax.report.words import (
     milliseconds,
     percent,
     tax,
-    whole,
 )
 
 AXES: Mapping[str, Mapping[str, str]] = WORDS["axes"]
@@ -132,7 +131,7 @@ def _others(point: Point, axis: str) -> Point:
 def free_of(family: Family) -> list[dict[str, Any]]:
     """Return the free batch size of eager, or of the first runtime, with its text."""
     curve = family.curve(family.reference)
-    if curve is None or curve.free_batch is None or whole(curve.free_batch.value) <= 1:
+    if curve is None or curve.free_batch is None or curve.free_batch.value < 2:
         return []
     size = free_batch(curve.free_batch, is_lower_bound=curve.free_is_lower_bound)
     text = f"{family.reference}: free up to batch {size}"

@@ -17,20 +17,15 @@ from frameworktax.report.trace_blocks import trace_blocks
 
 MOST = 1e30
 """More than any time in ns, size in bytes or count in a document."""
-_ONCE = "which no command reads; run that again, with --report page.html beside --json"
 OTHERS = {
-    "frameworktax.program": f"the document of 'frameworktax run' or 'attach', {_ONCE}",
-    "frameworktax.comparison": "the document of 'frameworktax compare', which no command reads; "
-    "compare what it names again, with -o comment.md",
-    "frameworktax.optimization": "the document of 'frameworktax optimize'; explain takes "
-    "proof.json in the folder that it names, and 'frameworktax compare' that folder",
-    "frameworktax.deployment": "the manifest of a deployment; explain takes proof.json beside it, "
-    "and 'frameworktax compare' that folder, to measure it again",
-    "frameworktax.ablation": "the document of 'frameworktax ablate'; explain takes the store, and "
-    "'frameworktax ablate --redraw --store STORE' shows this again",
-    "frameworktax.baselines": "the baselines of the pytest plugin, which 'pytest' compares with",
+    "program": "of 'frameworktax run' or 'attach': no command reads it, --report writes a page",
+    "comparison": "of 'frameworktax compare': no command reads it, -o comment.md writes a page",
+    "optimization": "of 'frameworktax optimize': 'frameworktax compare' takes the folder it names",
+    "deployment": "of a deployment: explain takes proof.json, 'frameworktax compare' the folder",
+    "ablation": "of 'frameworktax ablate': explain takes its store, as does ablate --redraw",
+    "baselines": "of the pytest plugin: pytest reads it",
 }
-"""Schema of another document of this tool → what it is, and what reads it."""
+"""Other document of this tool → what it is of, and what reads it."""
 SIZES = ("batch", "length", "image_size", "width", "depth")
 """Of a workload."""
 
@@ -119,7 +114,10 @@ def parse(data: Any, path: str) -> Run:
 
     found = data.get("schema") if isinstance(data, dict) else None
     if found != RUN_SCHEMA:
-        what = OTHERS.get(str(found), f"no {RUN_SCHEMA} document; write one with --json")
+        other = OTHERS.get(str(found).removeprefix("frameworktax."))
+        what = (
+            f"the document {other}" if other else f"no {RUN_SCHEMA} document; write one with --json"
+        )
         raise StoreError(f"{path} is {what}")
     if data.get("version") != RUN_VERSION:
         raise StoreError(

@@ -268,11 +268,7 @@ def _part(columns: Sequence[_Printed], page: _Page) -> None:
             page.line([*first, *chain.from_iterable([(gap, ""), *cell] for cell in others)])
         return
     table = rich_table.Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, GAP, 0, 0),
-        header_style="dim",
-        show_header=has_head,
+        box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim", show_header=has_head
     )
     for column, head in zip(columns, heads, strict=True):
         table.add_column(Line("\n".join(head)), no_wrap=not column.folds, overflow="fold")

@@ -12,14 +12,7 @@ from frameworktax.analysis.whatif.formulas import MEASURED
 from frameworktax.errors import flat
 from frameworktax.records import Estimate, Prediction
 from frameworktax.report.blocks import Block, Cell, Column, Item, Items, Table, listed, right, table
-from frameworktax.report.words import (
-    NONE,
-    WORDS,
-    factor,
-    has_interval,
-    label,
-    time_text,
-)
+from frameworktax.report.words import NONE, WORDS, factor, has_interval, label, time_text
 
 STEPS = 8
 """Steps shown one by one; the document holds all of them."""

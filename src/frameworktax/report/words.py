@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,11 +63,6 @@ def points_text(points: Points) -> str:
     if points.measured == points.asked:
         return counted(points.asked, "point")
     return f"{points.measured} of {points.asked} points"
-
-
-def whole(batch: float) -> int:
-    """Return the largest batch size that is not beyond one that was interpolated."""
-    return math.floor(batch + 1e-9)
 
 
 def free_batch(free: Estimate, *, is_lower_bound: bool) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
-from frameworktax.analysis.estimates import difference
+from frameworktax.analysis.estimates import around, difference
 from frameworktax.records import SEED, Estimate
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.rows import WORDS, NotEvaluable, Row, by_machine, select, values
@@ -231,14 +231,8 @@ def quotient(a: Estimate, b: Estimate) -> Estimate:
         raise NotEvaluable("a ratio of numbers that are not above zero says nothing")
     spread = math.hypot(_log_half(a), _log_half(b))
     value = a.value / b.value
-    return Estimate(
-        value=value,
-        low=value * math.exp(-spread),
-        high=value * math.exp(spread),
-        confidence=min(a.confidence, b.confidence),
-        method="ratio of independent estimates",
-        n=min(a.n, b.n),
-    )
+    down, up = (abs(value * math.expm1(move)) for move in (-spread, spread))
+    return around(value, down, up, "ratio of independent estimates", a, b)
 
 
 def _log_half(x: Estimate) -> float:
@@ -274,17 +268,9 @@ def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
         pairs.append(_over(row, other, part))
     if not pairs:
         raise NotEvaluable(f"nothing measured at {where_text(part.of)}")
-    value = 1 - fmean(p.value for p in pairs)
     below = math.hypot(*(p.high - p.value for p in pairs)) / len(pairs)
     above = math.hypot(*(p.value - p.low for p in pairs)) / len(pairs)
-    return Estimate(
-        value=value,
-        low=value - below,
-        high=value + above,
-        confidence=part.confidence,
-        method="mean of 1 − ratio",
-        n=len(pairs),
-    )
+    return around(1 - fmean(p.value for p in pairs), below, above, "mean of 1 − ratio", *pairs)
 
 
 def _curve(part: Part, rows: Sequence[Row], where: Mapping[str, object]) -> list[Row]:
@@ -452,14 +438,10 @@ def share(agree: Mapping[tuple[str, str], bool], confidence: float = CONFIDENCE)
     middle = (value + z2 / (2 * pairs)) / (1 + z2 / pairs)
     spread = math.sqrt(z2 * value * (1 - value) / pairs + (z2 / (2 * pairs)) ** 2)
     half = spread / (1 + z2 / pairs)
-    return Estimate(
-        value=value,
-        low=min(value, middle - half),  # 0 and 1 are ends of their intervals, but for rounding
-        high=max(value, middle + half),
-        confidence=confidence,
-        method="share of pairs of machines, Wilson by Kendall's variance",
-        n=n,
-    )
+    # 0 and 1 are ends of their intervals, but for rounding
+    low, high = min(value, middle - half), max(value, middle + half)
+    method = "share of pairs of machines, Wilson by Kendall's variance"
+    return Estimate(value=value, low=low, high=high, confidence=confidence, method=method, n=n)
 
 
 RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
@@ -517,17 +499,11 @@ def spearman(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENC
     perfect = abs(rho) > 1 - 1e-12
     based = math.copysign(1 - 12 / (n * (n * n - 1)), rho) if perfect else rho
     half = t_quantile(confidence, math.inf) * math.sqrt((1 + based**2 / 2) / (n - 3))
-    low, high = math.tanh(math.atanh(based) - half), math.tanh(math.atanh(based) + half)
-    method = "Spearman, Fisher's z with Bonett and Wright's variance"
     # A perfect order lies beyond the interval around ``based``, and is its closed end.
-    return Estimate(
-        value=rho,
-        low=min(low, rho),
-        high=max(high, rho),
-        confidence=confidence,
-        method=method,
-        n=n,
-    )
+    low = min(rho, math.tanh(math.atanh(based) - half))
+    high = max(rho, math.tanh(math.atanh(based) + half))
+    method = "Spearman, Fisher's z with Bonett and Wright's variance"
+    return Estimate(value=rho, low=low, high=high, confidence=confidence, method=method, n=n)
 
 
 def advantage(
@@ -544,15 +520,9 @@ def advantage(
     draws = np.random.default_rng(SEED).integers(0, len(a), size=(DRAWS, len(a)))
     found = _rhos(a[draws]) - _rhos(b[draws])
     outside = (1 - confidence) / 2
-    low, high = np.quantile(found[~np.isnan(found)], [outside, 1 - outside])
-    return Estimate(
-        value=value,
-        low=float(low),
-        high=float(high),
-        confidence=confidence,
-        method="difference of Spearman's rank correlations, bootstrap over models",
-        n=len(a),
-    )
+    low, high = np.quantile(found[~np.isnan(found)], [outside, 1 - outside]).tolist()
+    method = "difference of Spearman's rank correlations, bootstrap over models"
+    return Estimate(value=value, low=low, high=high, confidence=confidence, method=method, n=len(a))
 
 
 def proxies(rows: Sequence[Row], where: Mapping[str, object]) -> list[dict[str, Any]]:

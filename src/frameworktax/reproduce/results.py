@@ -14,15 +14,7 @@ from frameworktax.analysis.regime import Device, gpu_of, gpu_peaks
 from frameworktax.api import DEFAULT_STORE, pick_device
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import (
-    Environment,
-    LeftOut,
-    Point,
-    Record,
-    Run,
-    Subject,
-    sessions_of,
-)
+from frameworktax.records import Environment, LeftOut, Point, Record, Run, Subject, sessions_of
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.claims import Judged, free_value, judge, proxies
 from frameworktax.reproduce.rows import (
@@ -127,10 +119,7 @@ class Reproduction:
 
 
 def evaluate_studies(
-    studies: Sequence[StudyFile],
-    records: Sequence[Record],
-    folder: Path,
-    scale: Scale,
+    studies: Sequence[StudyFile], records: Sequence[Record], folder: Path, scale: Scale
 ) -> Reproduction:
     """Return the results of studies at a scale from the records of the store in a folder.
 

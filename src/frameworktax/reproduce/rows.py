@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.analysis.curves import Blocks
-from frameworktax.analysis.estimates import exactly
+from frameworktax.analysis.estimates import exactly, inverse, scaled
 from frameworktax.records import Estimate, Measurement
 
 AXES = (
@@ -84,13 +84,7 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         **{name: exactly(count, "counted") for name, count in counts.items() if count is not None},
     }
     if m.flops and m.pipelined_ns is not None and m.pipelined_ns.low > 0:
-        numbers["flops_per_second"] = Estimate(
-            value=m.flops * 1e9 / m.pipelined_ns.value,
-            low=m.flops * 1e9 / m.pipelined_ns.high,
-            high=m.flops * 1e9 / m.pipelined_ns.low,
-            method="operations over pipelined latency",
-            n=m.pipelined_ns.n,
-        )
+        numbers["flops_per_second"] = scaled(inverse(m.pipelined_ns), m.flops * 1e9)
     notes = "; ".join(note.text for note in m.notes)
     why = m.reason or notes or "no latency was measured"
     return Row(

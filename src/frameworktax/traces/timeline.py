@@ -98,17 +98,15 @@ class Windows:
         return owners(self.begin_ns, self.end_ns, times)
 
 
-def _marks(
-    events: Events, launched_ns: Ns, asked: re.Pattern[str] | None, resolution_ns: int
-) -> Events:
+def _marks(trace: Trace, launched_ns: Ns, asked: re.Pattern[str] | None) -> Events:
     """Return the marks of steps, none where the trace has no such thing.
 
     Raises:
         UsageError: nothing matches what was asked for.
     """
-    marks = events.of("user_annotation")
+    marks = trace.events.of("user_annotation")
     if asked is not None:
-        for found in (marks, events.of("cpu_op")):
+        for found in (marks, trace.events.of("cpu_op")):
             matching = found.where(found.matching(asked))
             if len(matching):
                 return matching
@@ -120,7 +118,7 @@ def _marks(
     if own.any():
         return marks.where(own)
     numbered = marks.where(marks.matching(STEP_NAME))
-    return numbered if len(numbered) else _repeated(marks, launched_ns, resolution_ns)
+    return numbered if len(numbered) else _repeated(marks, launched_ns, trace.resolution_ns)
 
 
 def _counted(marks: Events) -> dict[str, int]:
@@ -185,31 +183,27 @@ def _apart(marks: Events, resolution_ns: int) -> tuple[Events, int]:
 
 
 def windows(
-    events: Events,
-    work: Events,
-    launched_ns: Ns,
-    asked: re.Pattern[str] | None = None,
-    resolution_ns: int = 1,
+    trace: Trace, work: Events, launched_ns: Ns, asked: re.Pattern[str] | None = None
 ) -> Windows:
     """Return the steps that are marked, or the whole trace as one.
 
     Args:
-        events: everything recorded.
+        trace: everything recorded.
         work: records of the devices, on the host's clock.
         launched_ns: when records were launched, ascending.
         asked: what the names of steps match; None chooses.
-        resolution_ns: of the trace's times.
 
     Raises:
         UsageError: nothing matches what was asked for.
     """
+    events = trace.events
     on_device = events.of("gpu_user_annotation")
     on_device = on_device.where(on_device.named(STEP))
     lengths = {  # each stream of a device has a mark of its own
         on_device.names[name]: int(on_device.end_ns[own].max() - on_device.start_ns[own].min())
         for name, own in groups(on_device.name)
     }
-    marks = _marks(events, launched_ns, asked, resolution_ns)
+    marks = _marks(trace, launched_ns, asked)
     if not len(marks):
         begin = min(events.start_ns.min(), work.start_ns.min(initial=LIMIT))
         end = max(events.end_ns.max(), work.end_ns.max(initial=-LIMIT))
@@ -221,7 +215,7 @@ def windows(
             thread=unknown,
             device_ns=unknown,
         )
-    kept, overlapping = _apart(marks, resolution_ns)
+    kept, overlapping = _apart(marks, trace.resolution_ns)
     names = tuple(kept.name_of(i) for i in range(len(kept)))
     own, often = set(map(_kind, names)), Counter(names)
     others = _counted(events.of("user_annotation"))
@@ -612,13 +606,7 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
         calls=calls,
         is_launch=is_launch,
         is_graph=calls.named(*GRAPH_LAUNCHES) | (count > 1),
-        windows=windows(
-            events,
-            work,
-            np.sort(taken(calls.start_ns, call)[call >= 0]),
-            step,
-            trace.resolution_ns,
-        ),
+        windows=windows(trace, work, np.sort(taken(calls.start_ns, call)[call >= 0]), step),
         duplicates=duplicates,
         shift_ns=shift,
     )

@@ -423,14 +423,8 @@ def ratio(contrast: Contrast, confidence: float = CONFIDENCE) -> Estimate:
     """Return after / before with its interval."""
     half = t_quantile(confidence, contrast.freedom) * math.sqrt(contrast.variance)
     low, value, high = (math.exp(contrast.value + move) for move in (-half, 0.0, half))
-    return Estimate(
-        value=value,
-        low=low,
-        high=high,
-        confidence=confidence,
-        method=contrast.method,
-        n=contrast.n,
-    )
+    method, n = contrast.method, contrast.n
+    return Estimate(value=value, low=low, high=high, confidence=confidence, method=method, n=n)
 
 
 def p_value(contrast: Contrast) -> float:

@@ -19,6 +19,22 @@ from frameworktax.traces.timeline import Timeline
 
 PART = 0.1
 """Share of the wall from which on a part is worth an advice of its own."""
+LINES = {
+    "data_loading": (
+        "load data beside the model: more workers of the DataLoader, or less work for a batch",
+        "the DataLoader takes {share} of the time{idle}",
+    ),
+    "communication": (
+        "communicate beside the kernels, or less, or let devices wait less for each other",
+        "only kernels that communicate run for {share} of the time, which includes waiting for "
+        "other devices; compare the traces of all ranks",
+    ),
+    "copies": (
+        "keep data on the device, or copy it from pinned memory beside the kernels",
+        "only copies run for {share} of the time",
+    ),
+}
+"""Line of the bill → what to do where it is a large part, and what shows that."""
 REMEDY = {
     "memory": "keep device memory between calls",
     "loading": "call the model once before it is timed",
@@ -77,17 +93,15 @@ def _start_up(trace: Mapping[str, Any]) -> Advice | None:
     )
 
 
-def _loading(trace: Mapping[str, Any]) -> Iterator[Advice]:
-    """Yield the advice to load data ahead, where that is a large part of the steps."""
-    wall, loading = trace["wall_ns"], trace["bill_ns"].get("data_loading", 0)
-    if loading >= PART * wall:
-        idle = "" if trace["idle_ns"] is None else ", with every device idle"
-        yield _bound(
-            "load data beside the model: more workers of the DataLoader, or less work for a batch",
-            f"the DataLoader takes {percent(loading / wall)} of the time{idle}",
-            wall,
-            wall - loading,
-        )
+def _lines(trace: Mapping[str, Any]) -> Iterator[Advice]:
+    """Yield the advice against each of ``LINES`` that is a large part of the steps."""
+    wall = trace["wall_ns"]
+    idle = "" if trace["idle_ns"] is None else ", with every device idle"
+    for line, (action, evidence) in LINES.items():
+        part = trace["bill_ns"].get(line, 0)
+        if part >= PART * wall:
+            said = evidence.format(share=percent(part / wall), idle=idle)
+            yield _bound(action, said, wall, wall - part)
 
 
 def _on_device(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]:
@@ -105,24 +119,7 @@ def _on_device(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]
             wall,
             busy,
         )
-    yield from _loading(trace)
-    exchanged = bill.get("communication", 0)
-    if exchanged >= PART * wall:
-        yield _bound(
-            "communicate beside the kernels, or less, or let devices wait less for each other",
-            f"only kernels that communicate run for {percent(exchanged / wall)} of the time, which "
-            "includes waiting for other devices; compare the traces of all ranks",
-            wall,
-            wall - exchanged,
-        )
-    copies = bill.get("copies", 0)
-    if copies >= PART * wall:
-        yield _bound(
-            "keep data on the device, or copy it from pinned memory beside the kernels",
-            f"only copies run for {percent(copies / wall)} of the time",
-            wall,
-            wall - copies,
-        )
+    yield from _lines(trace)
     idle = trace["idle_ns"]
     host = idle["host_starvation"] - begun
     least = wall - host * (1 - 1 / slowed(timeline))
@@ -162,7 +159,7 @@ def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
 
 
 def _on_cpu(trace: Mapping[str, Any]) -> Iterator[Advice]:
-    yield from _loading(trace)
+    yield from _lines(trace)
     wall, work = trace["wall_ns"], trace["bill_ns"].get("operators", 0)
     if work:
         yield from _ceiling(

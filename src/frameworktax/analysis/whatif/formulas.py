@@ -386,20 +386,18 @@ def _captured(case: Case) -> Answer:
     return _replayed(case)
 
 
+_LAUNCHES = "launches, to one, and most of the gaps; kernels stay"
 _HOST = "the host's time; kernels, launch latency and gaps stay"
 ON_DEVICE: Formulas = {
-    "graphs": ("launches, to one, and most of the gaps; kernels stay", _replayed),
-    "runtime": ("launches, to one, and most of the gaps; kernels stay", _captured),
+    "graphs": (_LAUNCHES, _replayed),
+    "runtime": (_LAUNCHES, _captured),
     "device_speed": ("kernels and copies; the host, launch latency and gaps stay", _replayed),
     "host_speed": (_HOST, _replayed),
     "cpu_speed": (_HOST, _replayed),
 }
 STEPS: Formulas = {
     **ON_DEVICE,
-    "graphs": (
-        "launches, to one, and most of the gaps; kernels stay, and what is in a DataLoader",
-        _replayed,
-    ),
+    "graphs": (f"{_LAUNCHES}, and what is in a DataLoader", _replayed),
     "device_speed": (
         "kernels and copies on the device; communication, copies from and to the host, launch "
         "latency, gaps and the host stay",
