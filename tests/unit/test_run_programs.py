@@ -1015,6 +1015,46 @@ def test_rare_slow_calls_are_in_the_time_of_all_and_rare_pauses_are_not(watched,
     assert -standing.below_ns < net.spent - kind.wall_ns < standing.above_ns
 
 
+@pytest.mark.parametrize(
+    ("call_ms", "rare", "times"), [(0.05, 0.002, 100), (0.05, 0.0005, 300), (0.02, 0.01, 30)]
+)
+def test_their_time_is_in_the_range_however_few_slow_calls_have_a_row(
+    watched, call_ms, rare, times
+):
+    """In 29 of 30 programs at least, where noting a call takes 3 µs after it."""
+    torch, clock, read = watched
+    spent = {}
+
+    class Serves(torch.nn.Module):
+        def forward(self, ms):
+            spent[threading.get_native_id()] += round(ms * MS)
+            clock.pass_ms(ms)
+
+    net = Serves()
+
+    def serve(seed):
+        random = Random(seed)
+        spent[threading.get_native_id()] = 0
+        for _ in range(3000):
+            net(call_ms * random.uniform(0.8, 1.2) * (times if random.random() < rare else 1))
+            if next(iter(torch.threads.values())).noted:
+                clock.pass_ms(0.003)
+            clock.pass_ms(random.uniform(0.01, 0.03))
+
+    for seed in range(30):
+        thread = threading.Thread(target=serve, args=(seed,))
+        thread.start()
+        thread.join()
+    found = {}
+    for tid, thread in read().threads.items():
+        numbers, total = observed._numbers(thread.rows, thread.counted)
+        took = thread.rows[:, 1] - thread.rows[:, 0]
+        standing = observed._standing(thread.rows, took, numbers, total)
+        off_ns = spent[tid] - standing.weights @ took
+        found[tid] = -standing.below_ns - 1 <= off_ns <= standing.above_ns + 1
+    assert len(found) == 30 and sum(found.values()) >= 29
+
+
 def test_calls_estimated_to_take_more_than_there_was_leave_no_library_a_negative_time():
     leaves = [PYTHON_LEAF]
     beside = observed.Samples(np.array([1, 2]), np.zeros(2, int), leaves, MS, sees_kernel=True)

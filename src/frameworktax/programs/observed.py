@@ -51,6 +51,8 @@ MANY = 32
 """Threads of a process with calls from which those that call the same are one section."""
 TRIALS, INNER = 200, 10
 """Calls of an empty module, and modules that it calls, which give the cost of noting."""
+FEW = 10
+"""Slow calls with a row, as many that are alike, below which other calls may have no slow one."""
 LIBRARIES = 6
 """That are named of what lies between calls."""
 CONSTRUCTION = ("make", "imports", "missing", "forward", "parameters", "script")
@@ -538,7 +540,9 @@ def _of_thread(rows: np.ndarray, took: np.ndarray, numbers: np.ndarray, total: i
     pauses between them, is known: stretches count more or less by how long they are themselves,
     until they stand for that time (calibration: Särndal, Swensson and Wretman, 1992, section 6.4).
     So it is the calls' where calls vary more than pauses. What lasted longer than the longest
-    stretch may be a slow call, or something else that the program did: only ``above_ns`` has it.
+    stretch may be a slow call, or something else that the program did: only ``above_ns`` has it,
+    with all that is more than pauses where no call is slow. Where few calls with a row are slow
+    there may be no other: then ``below_ns`` reaches to where there is none.
     """
     begins, ends = rows[:, 0], rows[:, 1]
     gaps = np.diff(numbers, prepend=-1, append=total) - 1
@@ -557,10 +561,23 @@ def _of_thread(rows: np.ndarray, took: np.ndarray, numbers: np.ndarray, total: i
     # There is one pause more than calls. Of what was before the first row nothing is known.
     room = np.maximum(begins[first] - ends[first - 1] - pause, 0.0)
     room[first == 0] = (gap * lasted)[first == 0]
-    variance, known = 0.0, 1.0
+    variance, known, least_ns, most_ns = 0.0, 1.0, math.inf, 0.0
     if len(first):
         off, rest = (one - np.average(one, weights=gap) for one in (lasted, call))
         variance += gaps[-1] * (gaps[-1] + STRETCH) * np.average(rest**2, weights=gap)
+        # So many gaps have no slow call where FEW calls with a row are slow; half of them pause
+        # less than their median. Without any, all of the time may be calls.
+        plain = math.exp(-FEW * gap.mean() / len(rows)) / 2
+        pause_ns = np.quantile(room / gap, plain) - np.quantile(call, 0.5)
+        most_ns = float(room.sum())
+        if plain * len(first) > 1:
+            most_ns -= max(float(pause_ns), 0.0) * float(gap.sum())
+        slow = np.maximum(took - np.median(took), 0.0)
+        if slow.sum() ** 2 < FEW * (slow**2).sum():
+            least_ns = float(gap @ np.minimum(call, np.median(call)))
+        else:
+            rough_ns = gap @ call + 2 * math.sqrt((gap**2 * rest**2).sum())
+            most_ns = max(most_ns, min(float(rough_ns), float(room.sum())))
         if np.ptp(lasted) > 1:
             spread = (gap * off**2).sum()
             rest -= (gap * off * call).sum() / spread * off
@@ -583,7 +600,9 @@ def _of_thread(rows: np.ndarray, took: np.ndarray, numbers: np.ndarray, total: i
         most_ns += float(gaps[-1] * (after.high - after.value)) if after else 0.0
         return Standing(weights, theirs_ns, most_ns)
     half_ns = t_quantile(CONFIDENCE, degrees) * math.sqrt(variance * len(first) / degrees)
-    return Standing(weights, min(half_ns, theirs_ns), half_ns + free_ns)
+    free_ns = max(free_ns, most_ns - float(gap @ call))
+    below_ns = min(max(half_ns, theirs_ns - least_ns), theirs_ns)
+    return Standing(weights, below_ns, half_ns + free_ns)
 
 
 def _of_threads(
