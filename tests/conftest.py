@@ -21,6 +21,7 @@ settings.load_profile("ci")
 # A shell that starts this in the background has it ignored, and so would every process begun here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+gc.disable()  # until everything is collected: it would look through each import time and again
 made: list[str] = []
 is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
 for variable, is_shared in (("FRAMEWORKTAX_RUNTIME_DIR", False), ("FRAMEWORKTAX_CACHE", True)):
@@ -30,6 +31,11 @@ for variable, is_shared in (("FRAMEWORKTAX_RUNTIME_DIR", False), ("FRAMEWORKTAX_
 if is_beside_others:
     # A thread that spins for its next piece of work takes the processor from another test.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Let tests have Python's own collection of garbage."""
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
