@@ -17,6 +17,7 @@ from __future__ import annotations
 import array
 import atexit
 import functools
+import importlib
 import json
 import os
 import runpy
@@ -205,15 +206,21 @@ def server() -> str:
     return path
 
 
+IMPORTED = (
+    "_strptime", "jinja2", "pydantic", "rich.live", "rich.markup", "rich.table", "scipy.special",
+    "torch", "vl_convert", "zoneinfo", "frameworktax.ablate.blocks", "frameworktax.api",
+    "frameworktax.analysis.document", "frameworktax.cli.progress", "frameworktax.comparing",
+    "frameworktax.explaining", "frameworktax.integrations.readers", "frameworktax.report.export",
+    "frameworktax.report.html", "frameworktax.report.render_markdown",
+    "frameworktax.report.render_terminal", "frameworktax.sweep.run",
+)  # fmt: skip
+"""What takes long to import, once for all commands."""
+
+
 def serve(path: str) -> None:
     """Fork a process for each command until the standard input ends."""
-    # What takes long to import, once.
-    import scipy.special  # noqa: F401
-    import torch  # noqa: F401
-
-    import frameworktax.analysis.document
-    import frameworktax.cli  # noqa: F401
-
+    for name in IMPORTED:
+        importlib.import_module(name)
     for name in runtimes.names():
         runtimes.get(name)
     with socket.socket(socket.AF_UNIX) as listener:
