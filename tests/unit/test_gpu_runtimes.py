@@ -9,6 +9,8 @@ import tempfile
 import threading
 import weakref
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -322,7 +324,7 @@ def loaded(monkeypatch, tmp_path):
     stream = SimpleNamespace(cuda_stream=4711)
     cuda = SimpleNamespace(
         set_device=lambda device: None,
-        Stream=lambda: stream,
+        Stream=lambda device: stream,
         set_stream=lambda given: None,
         synchronize=lambda device: None,
     )
@@ -740,26 +742,128 @@ def test_a_package_is_unpacked_in_the_folder_of_the_session(torch, monkeypatch, 
     assert list(folder.parent.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize(("batch", "warm"), [(4, cuda_graph.WARM_CALLS), (None, 0)])
-def test_kernels_are_compiled_when_a_program_is_loaded_on_a_device(torch, monkeypatch, batch, warm):
-    torch.no_grad, calls = nullcontext, []
+@pytest.fixture
+def program_s(torch):
+    """Return what of a program's torch anything may change, as it is now."""
 
+    def place(kind, **inner):
+        return SimpleNamespace(fp32_precision=kind, **inner)
+
+    backends = torch.backends = SimpleNamespace(
+        cuda=SimpleNamespace(matmul=place("tf32")),
+        mkldnn=SimpleNamespace(matmul=place("none")),
+        cudnn=place("none", allow_tf32=True, conv=place("tf32"), rnn=place("none")),
+    )
+    now = {"threads": 8, "device": 3, "float32": "high"}
+    for of, name, words in (
+        (torch, "threads", "num_threads"),
+        (torch, "float32", "float32_matmul_precision"),
+        (torch.cuda, "device", "device"),
+    ):
+        setattr(of, f"set_{words}", partial(now.__setitem__, name))
+        setattr(of, f"get_{words}", partial(now.get, name))
+    torch.cuda.current_device = torch.cuda.get_device
+    torch.set_num_interop_threads = lambda threads: pytest.fail("settable once")
+    torch.no_grad = nullcontext
+    places = ("cuda.matmul", "mkldnn.matmul", "cudnn", "cudnn.conv", "cudnn.rnn")
+
+    def state():
+        found = {name: attrgetter(name)(backends).fp32_precision for name in places}
+        return {**now, **found, "allowed": backends.cudnn.allow_tf32}
+
+    return state
+
+
+def program_of(run, target, option=""):
     class Loaded(artifacts.TorchArtifactLoaded):
         def open(self, path):
             pytest.fail("another program is served")
 
         def servable(self, batch):
-            return calls.append
+            return run
 
         def tensors(self, batch):
             return [f"inputs of {batch}"]
 
     loaded = object.__new__(Loaded)
-    loaded._option = ""
-    for loaded._target, wanted in ((CUDA, warm), (Target(), 0)):
-        calls.clear()
-        loaded.serve(batch)
+    loaded._option, loaded._target = option, target
+    return loaded
+
+
+class Made:
+    """Stands for an output, in memory of its own unless it is a clone's original."""
+
+    def __init__(self, at=None):
+        self.at = id(self) if at is None else at
+
+    def data_ptr(self):
+        return self.at
+
+    def numel(self):
+        return 1
+
+    def clone(self):
+        return Made()
+
+
+def on_a_device(threads=1, **fields):
+    wanted = {"threads": threads, "device": "cuda:1", "float32": "highest", "allowed": False}
+    return {**wanted, "cudnn": "ieee", "cudnn.conv": "ieee", "cudnn.rnn": "ieee", **fields}
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted"),
+    [
+        (Target(), {"threads": 1}),
+        (Target(threads=8), {}),
+        (Target(device="cuda:1"), on_a_device()),
+        (Target(device="cuda:1", precision="float16"), {"threads": 1, "device": "cuda:1"}),
+    ],
+)
+def test_a_program_that_loads_and_calls_a_deployment_has_its_own_settings_again(
+    program_s, target, wanted
+):
+    before, seen = program_s(), []
+
+    def run(given):
+        seen.append(program_s())
+        if given == "fails":
+            raise RuntimeError
+        return [Made()]
+
+    serve = program_of(run, target).serve(4)
+    assert program_s() == before
+    serve(["x"])
+    with pytest.raises(RuntimeError):
+        serve(["fails"])
+    assert program_s() == before
+    assert seen == [{**before, **wanted}] * len(seen)
+
+
+def test_settings_that_torch_does_not_read_since_they_are_mixed_are_put_back(torch, program_s):
+    """By its new names alone TF32 is on: asked by the old one, torch raises."""
+
+    def mixed():
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    torch.get_float32_matmul_precision, before = mixed, program_s()
+    with torch_common.configured(Target(device="cuda:1")):
+        torch.backends.cuda.matmul.fp32_precision = "ieee"  # as setting the old one does
+    assert {**program_s(), "float32": ""} == {**before, "float32": ""}
+
+
+@pytest.mark.parametrize("batch", [4, None])
+def test_kernels_are_compiled_when_a_program_is_loaded(program_s, batch):
+    for target, wanted in ((CUDA, cuda_graph.WARM_CALLS), (Target(), 2)):
+        calls = []
+        program_of(lambda given, to=calls: to.append(given) or [Made()], target).serve(batch)
         assert calls == [f"inputs of {batch}"] * wanted
+
+
+def test_constants_of_a_program_are_not_handed_out(program_s):
+    """A frozen program computes what no input changes once: callers would write into that."""
+    made = program_of(lambda given: [Made(), Made(7)], Target()).serve(4)(["x"])
+    assert [one.at == id(one) for one in made] == [True, True]
 
 
 def test_other_sizes_than_a_graph_was_captured_for_have_no_artifact(tmp_path):

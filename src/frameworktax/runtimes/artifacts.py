@@ -26,7 +26,13 @@ from frameworktax.host.cache import atomic_path
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.cuda_graph import WARM_CALLS, replayed, replaying
-from frameworktax.runtimes.torch_common import configure, flatten, gpu_name
+from frameworktax.runtimes.torch_common import (
+    as_configured,
+    configure,
+    configured,
+    flatten,
+    gpu_name,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -343,8 +349,7 @@ class TorchArtifactLoaded(ArtifactLoaded):
     outputs = Loaded.outputs
 
     def start(self) -> None:
-        """Set torch's threads and device."""
-        configure(self._target)
+        """Have no program yet."""
         self._programs: dict[Path, Any] = {}
 
     @abstractmethod
@@ -362,6 +367,7 @@ class TorchArtifactLoaded(ArtifactLoaded):
         """Return a call of the program that serves this batch, without gradients as eager's."""
         import torch
 
+        configure(self._target)
         program, mode = self.program(batch), variants.mode(self._option, torch.no_grad)
         inputs = self.tensors(batch)
 
@@ -372,21 +378,28 @@ class TorchArtifactLoaded(ArtifactLoaded):
         return replayed(call) if self._is_graph else call
 
     def serve(self, batch: int | None) -> Serve:
-        """Return a call of the program that serves this batch, or of its graph, no gradients."""
+        """Return a call of the program that serves this batch, or of its graph, no gradients.
+
+        Torch is otherwise as the program that calls it has it.
+        """
         import torch
 
-        program = self.servable(batch)
-        if batch is not None and self._is_graph:
-            return replaying(program, self.tensors(batch), self._target.device)
-
-        def serve(tensors: Sequence[Any]) -> Sequence[Any]:
+        def run(tensors: Sequence[Any]) -> Sequence[Any]:
             with torch.no_grad():
-                return program(*tensors)  # type: ignore[no-any-return] # an engine's
+                made = program(*tensors)
+            return [t.clone() for t in made] if has_constants else made
 
-        if batch is not None and self._target.is_cuda:  # kernels are compiled or read at first
-            for _ in range(WARM_CALLS):
-                serve(self.tensors(batch))
-        return serve
+        has_constants = False
+        with configured(self._target):
+            program = self.servable(batch)
+            if batch is not None and self._is_graph:
+                return replaying(program, self.tensors(batch), self._target.device)
+            count = WARM_CALLS if self._target.is_cuda else 2  # kernels are compiled at first
+            calls = [run(self.tensors(batch)) for _ in range(count)]
+        # What callers write into an output must not be in a later one.
+        pairs = zip(*calls[-2:], strict=True)
+        has_constants = any(a.data_ptr() == b.data_ptr() for a, b in pairs if a.numel())
+        return as_configured(self._target, run)
 
     def servable(self, batch: int | None) -> Any:
         """Return the program that serves this batch, for several threads."""

@@ -56,9 +56,8 @@ class OnnxCudaLoaded(OnnxLoaded):
         self.note("device-arithmetic", arithmetic)
         self._device_id = torch.device(self._target.device).index or 0
         self.place = ("cuda", self._device_id)
-        torch.cuda.set_device(self._device_id)
         # A stream of its own: the default one has the handle 0, which reads as none given.
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream(self._device_id)
         onnxruntime.preload_dlls()  # CUDA's, which lie beside torch
         self.run_options = self.trial_options = onnxruntime.RunOptions()
         # Otherwise each run waits for the device and nothing can be queued behind it.
@@ -68,6 +67,7 @@ class OnnxCudaLoaded(OnnxLoaded):
         """Return a run over bound inputs; torch's events and backlog queue up with the session."""
         import torch
 
+        torch.cuda.set_device(self._device_id)
         torch.cuda.set_stream(self._stream)
         return super().bind(batch)
 

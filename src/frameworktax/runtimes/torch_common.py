@@ -7,8 +7,11 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 FLOATS = ("float32", "float16", "bfloat16")
 """The precisions a torch module can be cast to."""
 NO_TF32 = "float32 is computed without TF32"
+CUDNN = ("cudnn", "cudnn.conv", "cudnn.rnn")
+MATMULS = ("cuda.matmul", "mkldnn.matmul")
 
 
 class TorchRuntime(Runtime):
@@ -46,31 +51,103 @@ class TorchRuntime(Runtime):
 
 
 def configure(target: Target) -> None:
+    """Have torch compute in this process as measured: for processes that are the tool's own.
+
+    One thread between operators, which can be set once. Compilers bake the number of threads into
+    the loops they write, so it is set before compiling too.
+    """
+    import torch
+
+    with contextlib.suppress(RuntimeError):
+        torch.set_num_interop_threads(1)
+    _set(target)
+
+
+def _set(target: Target) -> None:
     """Set torch's threads and its current device, and have float32 mean float32 on a GPU.
 
-    One thread between operators. Compilers bake the number into the loops they write, so it is
-    set before compiling too. Events, graphs and compiled programs take the current device, and an
-    operator on another one switches to it and back. By default cuDNN computes float32 convolutions
-    in TF32, which other runtimes do not: a workload says float32, so TF32 is off.
+    Events, graphs and compiled programs take the current device, and an operator on another one
+    switches to it and back. By default cuDNN computes float32 convolutions in TF32, which other
+    runtimes do not: a workload says float32, so TF32 is off.
     """
     import torch
 
     torch.set_num_threads(target.threads)
-    # Settable once: a program that loads a deployment may have its own, which only forks within
-    # TorchScript use.
-    with contextlib.suppress(RuntimeError):
-        torch.set_num_interop_threads(1)
     if target.is_cuda:
         torch.cuda.set_device(target.device)
         if target.precision == "float32":
             torch.set_float32_matmul_precision("highest")
-            cudnn: Any = torch.backends.cudnn
-            cudnn.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = False
             # From torch 2.9 on that leaves cuDNN to what is said of all (``fp32_precision``), which
             # the model's own code may have said.
-            for place in (cudnn, getattr(cudnn, "conv", cudnn), getattr(cudnn, "rnn", cudnn)):
-                if hasattr(place, "fp32_precision"):
-                    place.fp32_precision = "ieee"
+            for place in _precisions(*CUDNN):
+                place.fp32_precision = "ieee"
+
+
+def _precisions(*names: str) -> list[Any]:
+    """Return those of torch's backends, by name, that have a precision of float32 (torch 2.9)."""
+    import torch
+
+    places = []
+    for name in names:
+        with contextlib.suppress(AttributeError):
+            place = attrgetter(name)(torch.backends)
+            places += [place] if hasattr(place, "fp32_precision") else []
+    return places
+
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextlib.contextmanager
+def configured(target: Target) -> Iterator[None]:
+    """Have torch compute for a while as measured, then again as the program has it.
+
+    Torch's threads and its device are those of the calling thread; TF32 is on or off for all of
+    them, so that on a GPU this is for one thread at a time.
+    """
+    import torch
+
+    with _ONE_AT_A_TIME if target.is_cuda else contextlib.nullcontext():
+        undo: list[Callable[[], object]] = [partial(torch.set_num_threads, torch.get_num_threads())]
+        if target.is_cuda:
+            undo.append(partial(torch.cuda.set_device, torch.cuda.current_device()))
+        if target.is_cuda and target.precision == "float32":
+            cudnn: Any = torch.backends.cudnn
+            with contextlib.suppress(RuntimeError):  # set by the new names: they are put back below
+                found = torch.get_float32_matmul_precision()
+                undo.append(partial(torch.set_float32_matmul_precision, found))
+            with contextlib.suppress(RuntimeError):
+                undo.append(partial(setattr, cudnn, "allow_tf32", cudnn.allow_tf32))
+            for place in _precisions(*MATMULS, *CUDNN):
+                undo.append(partial(setattr, place, "fp32_precision", place.fp32_precision))
+        try:
+            _set(target)
+            yield
+        finally:
+            for put_back in undo:
+                put_back()
+
+
+def as_configured(target: Target, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call for which torch is ``configured``; on a CPU that is next to no time."""
+    import torch
+
+    def in_all(*given: Any) -> Any:
+        with configured(target):
+            return call(*given)
+
+    def in_threads(*given: Any) -> Any:
+        before = torch.get_num_threads()
+        if before == target.threads:
+            return call(*given)
+        torch.set_num_threads(target.threads)
+        try:
+            return call(*given)
+        finally:
+            torch.set_num_threads(before)
+
+    return in_all if target.is_cuda else in_threads
 
 
 def gpu_name(device: str) -> str:
