@@ -221,6 +221,7 @@ def simulated(truth: Truth, folder: Path) -> Iterator[Sessions]:
         patch.object(measuring, "usable_sampler", lambda: None),
         patch.object(api, "run_plan", sessions),
         patch.object(run, "Delivery", kind),
+        patch.object(run, "_refuse_unfit", lambda asked: None),
     ):
         yield sessions
 

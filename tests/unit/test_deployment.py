@@ -21,6 +21,7 @@ from frameworktax import comparing, models, runtimes
 from frameworktax.cli.report import compare_command
 from frameworktax.comparing import measure_again
 from frameworktax.errors import DeploymentError, NothingMeasuredError, UsageError, WorkerError
+from frameworktax.measure.worker import Server
 from frameworktax.optimize.delivery import check_output
 from frameworktax.records import Run, Workload
 from frameworktax.runtimes import artifacts, deployment, huge_pages, serving
@@ -409,6 +410,94 @@ def test_only_what_can_be_delivered_is_called_so():
             runtimes.get(name)
 
 
+# --- what no deployment does ----------------------------------------------------------------------
+
+MODULES = """
+import torch
+
+class Own(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("count", torch.zeros(1))
+        self.calls, self.seen = 0, []
+
+def module(change):
+    def build():
+        class Changed(Own):
+            def forward(self, x):
+                y = super().forward(x)
+                return y + (change(self, x) or 0)
+        return Changed(), torch.randn(2, 4)
+    return build
+
+pure = module(lambda self, x: None)
+writing = module(lambda self, x: x.clamp_(0).sum() * 0)
+counting = module(lambda self, x: self.count.add_(1) * 0)
+remembering = module(lambda self, x: self.seen.append(x))
+tuning = module(lambda self, x: self.weight.mul_(1).sum() * 0)
+drawing = module(lambda self, x: torch.rand(1))
+dropping = module(lambda self, x: torch.nn.functional.dropout(x).sum())
+
+def stepping(self, x):
+    self.calls += 1
+
+stepping = module(stepping)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("pure", None), ("writing", r"into its input args\.0"), ("counting", "'count'"),
+     ("remembering", "'seen'"), ("tuning", "'weight'"), ("drawing", "other outputs"),
+     ("dropping", "other outputs"), ("stepping", "'calls'")],
+)  # fmt: skip
+def test_a_module_of_which_a_call_does_more_than_return_outputs_is_refused(tmp_path, name, said):
+    source = tmp_path / "own.py"
+    source.write_text(MODULES)
+    workload = Workload(model=f"{source}:{name}", batch=2)
+    places = {"inputs": str(tmp_path / "in.npz"), "outputs": str(tmp_path / "out.npz")}
+    for number in (0, 5):
+        given = {"workload": workload, "device": "cpu", "number": number, **places}
+        if said is None:
+            assert Server().draw(**given).made == ((2, 3),)
+            continue
+        with pytest.raises(WorkerError, match=said) as error:
+            Server().draw(**given)
+        assert error.value.status == "unavailable"
+
+
+@pytest.mark.parametrize("how", ["", "writes", "keeps", "counts"])
+@pytest.mark.parametrize("on_torch", [True, False])
+def test_an_engine_that_writes_into_its_inputs_or_keeps_its_outputs_is_not_proven(
+    deploy, tmp_path, monkeypatch, how, on_torch
+):
+    x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    constant, calls = x @ WEIGHT, []
+
+    def run(self, weight):
+        def run(arrays):
+            made = arrays[0] @ weight
+            if how == "writes":
+                arrays[0][0] = 0
+            calls.append(1)
+            made = made + (len(calls) % 7 == 0) if how == "counts" else made
+            return [constant if how == "keeps" else made]
+
+        return run
+
+    monkeypatch.setattr(runtimes.get("steady").loaded, "run", run)
+    np.savez(tmp_path / "in.npz", **{"args.0": x})
+    np.savez(tmp_path / "out.npz", (x @ WEIGHT).astype(np.float64))
+    places = {"inputs": str(tmp_path / "in.npz"), "outputs": str(tmp_path / "out.npz")}
+    given = {"folder": str(deploy), "precision": "float32", "on_torch": on_torch, **places}
+    server = Server()
+    found = [server.serve(**given) for _ in range(4)]
+    said = {"": None, "writes": "writes into its inputs", "keeps": "written into, outputs differ",
+            "counts": "outputs differ"}[how]  # fmt: skip
+    wrong = [one.reason for one in found if one.within_tolerance is False]
+    assert [said in reason for reason in wrong[:1]] == [True] * bool(how)
+
+
 # --- sizes between the shapes ---------------------------------------------------------------------
 
 PADDING = Padding(inputs=((0, 1), (0, 1)), outputs=((0, 1), (0, None)), batch=True, length=True,
@@ -624,7 +713,7 @@ def test_one_that_may_not_be_read_is_not_made_again(deploy, monkeypatch):
 
     monkeypatch.setattr(deployment.os, "open", closed)
     said = refused(deploy)
-    assert "chmod" in said and "optimize" not in said
+    assert "chmod" in said and "frameworktax optimize" not in said
 
 
 @pytest.mark.parametrize("proof", [None, "{}", "{"])

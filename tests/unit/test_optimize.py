@@ -359,6 +359,7 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "_together", lambda _, stages: (stages[-1], {}))
     monkeypatch.setattr(run, "_deliver", lambda *given: ended.append(given[3]))
     monkeypatch.setattr(run, "refuse_unavailable", list)
+    monkeypatch.setattr(run, "_refuse_unfit", lambda _: None)
     names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen"]
     monkeypatch.setattr(run, "deliverable", lambda *_: (names, []))
     mine = asked(tmp_path, time_budget=100.0, workloads=(W1,))
@@ -548,6 +549,7 @@ def test_sessions_and_the_proof_of_one_run_share_templates_that_end_with_it(tmp_
 
     monkeypatch.setattr(run.api, "run_plan", session)
     monkeypatch.setattr(run, "refuse_unavailable", list)
+    monkeypatch.setattr(run, "_refuse_unfit", lambda _: None)
     monkeypatch.setattr(run, "_raced", lambda *_: [run._measured(mine, None, points=())] * 2)
     monkeypatch.setattr(run, "_deliver", lambda *_: run._measured(mine, None, points=()))
     monkeypatch.setattr(mine.templates, "close", lambda: ended.append(True))
@@ -820,6 +822,29 @@ def test_what_cannot_be_written_is_said_before_the_race(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "deliverable", lambda *_: pytest.fail("it was asked what can race"))
     with pytest.raises(UsageError, match="Read-only"):
         run.optimize_model(asked(tmp_path))
+
+
+def test_a_module_that_no_deployment_stands_in_for_is_refused_before_the_race(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run, "refuse_unavailable", list)
+    monkeypatch.setattr(run, "_raced", lambda *_: pytest.fail("it raced"))
+    monkeypatch.setattr(
+        Prover, "look", Mock(side_effect=WorkerError("unavailable", "it writes into its input"))
+    )
+    with pytest.raises(UsageError, match="cannot be delivered: it writes into its input"):
+        run.optimize_model(asked(tmp_path, output=tmp_path / "out", store=tmp_path / "store"))
+
+
+@pytest.mark.parametrize("status", ["failed", "timeout", "crashed"])
+def test_what_fails_otherwise_before_the_race_is_in_the_race(tmp_path, monkeypatch, status):
+    raced = []
+    monkeypatch.setattr(run, "refuse_unavailable", list)
+    monkeypatch.setattr(run, "_raced", lambda *given: raced.append(given) or (None, None))
+    monkeypatch.setattr(run, "_deliver", lambda *_: None)
+    monkeypatch.setattr(Prover, "look", Mock(side_effect=WorkerError(status, "x")))
+    run.optimize_model(asked(tmp_path, output=tmp_path / "out", store=tmp_path / "store"))
+    assert len(raced) == 1
 
 
 def test_what_another_output_of_a_similar_name_left_is_its_own(tmp_path):
@@ -1307,6 +1332,7 @@ def test_a_folder_is_made_from_before_the_race_to_the_end_of_its_delivery(tmp_pa
         return given, given
 
     monkeypatch.setattr(run, "refuse_unavailable", list)
+    monkeypatch.setattr(run, "_refuse_unfit", lambda _: None)
     monkeypatch.setattr(run, "_raced", noted)
     monkeypatch.setattr(run, "_deliver", noted)
     run.optimize_model(mine)

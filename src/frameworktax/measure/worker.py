@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,7 @@ from frameworktax.attribution import attribute_cpu
 from frameworktax.errors import (
     FrameworktaxError,
     UsageError,
+    WorkerError,
     ends_device,
     is_out_of_memory,
     one_line,
@@ -201,9 +202,7 @@ class Server:
             loaded.synchronize()
             twice.append([np.array(array) for array in loaded.outputs(result)])
         first, second = twice
-        repeats = len(first) == len(second) and all(
-            np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
-        )
+        repeats = _same(first, second)
         real = {} if self._real is None else {"real": self._real(batch)}
         with atomic_path(Path(path)) as partial, partial.open("wb") as file:  # whole, or not at all
             np.savez(file, *first, repeats=repeats, **real)
@@ -332,9 +331,12 @@ class Server:
         """Write inputs drawn like the model's own, and what eager makes of them.
 
         ``number`` 0 is the model's own input; others are drawn from it as seed. The model is built
-        once.
+        once, and called twice.
+
+        Raises:
+            WorkerError: a call does more than return outputs, which no deployment does.
         """
-        from frameworktax.models.base import draw
+        from frameworktax.models.base import draw, state
         from frameworktax.runtimes.deployment import describe
         from frameworktax.runtimes.eager import Eager
 
@@ -344,11 +346,24 @@ class Server:
         drawn = draw(model, workload.batch, number)
         target = Target(device, workload.precision, self._target.threads)
         loaded = Eager().load(replace(model, inputs=lambda batch: drawn), target, Path())
-        tensors = {path: v for path, v in drawn.items() if hasattr(v, "dtype")}
-        np.savez(inputs, **{path: v.cpu().numpy() for path, v in tensors.items()})
-        result = loaded.bind(workload.batch)()  # a module may write into its inputs
-        loaded.synchronize()
-        made = loaded.outputs(result)
+        tensors = drawn.tensors()
+        arrays = {path: _array(tensor).copy() for path, tensor in tensors.items()}
+        np.savez(inputs, **arrays)  # type: ignore[arg-type] # paths are no options
+        call = loaded.bind(workload.batch)
+        result = call()
+        made, kept = loaded.outputs(result), state(model.module)
+        again, later = loaded.outputs(call()), state(model.module)
+        written = [p for p, t in tensors.items() if not _same([arrays[p]], [_array(t)])]
+        changed = [name for name, value in later.items() if kept.get(name) != value]
+        why = ""
+        if written:
+            why = f"it writes into its input {written[0]}; have it write into a copy"
+        elif not _same(made, again):
+            why = "the same inputs give other outputs; pass what it draws or keeps as an input"
+        elif changed:
+            why = f"each call changes its '{changed[0]}'; make that an input and an output"
+        if why:
+            raise WorkerError("unavailable", why)
         np.savez(outputs, *made)
         return protocol.Drawn(
             interface=asdict(describe(model, result)),
@@ -364,15 +379,37 @@ class Server:
         It is called as its user calls it, and judged as what computes in ``precision``.
         """
         from frameworktax.runtimes import serving
-        from frameworktax.runtimes.torch_common import to_arrays
+        from frameworktax.runtimes.torch_common import flatten, to_arrays
 
         if self._deployment is None:
             self._deployment = serving.load(folder)
         with np.load(inputs, allow_pickle=False) as arrays:
             given = {path: arrays[path] for path in arrays.files}
-        args, kwargs = self._deployment.arguments(given, on_torch=on_torch)
-        made = to_arrays(self._deployment(*args, **kwargs))
-        return parity.compare(parity.read_outputs(Path(outputs)), made, precision)
+        for later in ("", "once its first outputs were written into, "):
+            copies = {path: array.copy() for path, array in given.items()}
+            args, kwargs = self._deployment.arguments(copies, on_torch=on_torch)
+            before = to_arrays((args, kwargs))
+            result = self._deployment(*args, **kwargs)
+            found = parity.compare(parity.read_outputs(Path(outputs)), to_arrays(result), precision)
+            if found.within_tolerance is False:
+                why = found.reason or f"outputs differ at {found.worst}"
+                return replace(found, reason=f"{later}{why}")
+            if not _same(before, to_arrays((args, kwargs))):
+                return replace(found, within_tolerance=False, reason="it writes into its inputs")
+            for tensor in flatten(result):
+                tensor.untyped_storage().fill_(0)  # as its user may: the next call must not see it
+        return found
+
+
+def _array(tensor: Any) -> np.ndarray:
+    return tensor.detach().cpu().numpy()  # type: ignore[no-any-return] # torch's
+
+
+def _same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+    """Return whether arrays are the same bit for bit, or both NaN."""
+    return len(ours) == len(theirs) and all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def _give_back_device_memory() -> None:

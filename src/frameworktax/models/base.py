@@ -166,6 +166,31 @@ def model_of(
     return Model(module, drawn(*args, **kwargs), dims, has_twin=has_twin, **fields)
 
 
+def state(module: torch.nn.Module) -> dict[str, object]:
+    """Return what a module keeps from call to call, by name, as values to compare.
+
+    Of a parameter how often it was written to, of other tensors among its own and its parts'
+    attributes the bytes, of a container how much it holds, and plain values.
+    """
+    import torch
+
+    found: dict[str, object] = {}
+    for path, part in module.named_modules():
+        own = {**vars(part), **dict(part.named_buffers(recurse=False))}
+        for name, value in {**own, **dict(part.named_parameters(recurse=False))}.items():
+            key = f"{path}.{name}".lstrip(".")
+            if isinstance(value, torch.nn.Parameter):
+                found[key] = None if value.is_inference() else value._version
+            elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                whole = value.detach().cpu().contiguous()
+                found[key] = whole.reshape(-1).view(torch.uint8).numpy().tobytes()
+            elif isinstance(value, bool | int | float | str | None):
+                found[key] = repr(value)
+            elif isinstance(value, list | tuple | set | Mapping):
+                found[key] = len(value)
+    return found
+
+
 # --- outputs of ordinary size: random weights make parity meaningless otherwise -------------------
 #
 # Untouched, MobileNetV2's outputs are about 4e-21 (denormal, and slow for that), ResNet-152's 7e+8.

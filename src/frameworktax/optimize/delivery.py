@@ -164,7 +164,7 @@ class Delivery:
             try:
                 interface, sizes, _ = self._prover.look(workload)
             except WorkerError as error:
-                raise UsageError(f"{workload.model} cannot be delivered: {error}") from error
+                raise unfit(workload, error) from error
             interfaces.append(interface)
             shape = Shape(batch=workload.batch, length=workload.length, sizes=sizes)
             winner = winners.get(workload)
@@ -412,6 +412,11 @@ class Delivery:
                 older.replace(output)
             raise
         shutil.rmtree(older, ignore_errors=True)
+
+
+def unfit(workload: Workload, error: WorkerError) -> UsageError:
+    """Return what is raised where no deployment can stand in for the module."""
+    return UsageError(f"{workload.model} cannot be delivered: {error}")
 
 
 def _place(one: Candidate) -> str:

@@ -6,7 +6,7 @@ import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax import api, host, models, runtimes, store
 from frameworktax.analysis.document import build
-from frameworktax.errors import NothingMeasuredError, UsageError, check_known, counted
+from frameworktax.errors import (
+    NothingMeasuredError,
+    UsageError,
+    WorkerError,
+    check_known,
+    counted,
+)
 from frameworktax.measure import orphans
 from frameworktax.measure.plan import (
     DEFAULT_SETUP_LIMIT_S,
@@ -32,7 +38,7 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.template import Templates
 from frameworktax.models.user import Live, unpack
 from frameworktax.optimize import race
-from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged, writing
+from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged, unfit, writing
 from frameworktax.optimize.race import Candidate
 from frameworktax.records import (
     DEPLOYED,
@@ -290,8 +296,32 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
     with staged(asked.output) as folder, closing(asked.templates):
         names, undeliverable = deliverable(asked.runtimes, asked.target, asked.workloads[0])
         refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
+        _refuse_unfit(asked)
         final, found = _raced(asked, names, reporter)
         return _deliver(asked, folder, final, found, tuple(undeliverable), reporter)
+
+
+@contextmanager
+def _proving(asked: Asked) -> Iterator[Prover]:
+    with (
+        orphans.scratch(host.cache_folder()) as scratch,
+        Prover(asked.target, asked.live, scratch, asked.setup_limit, asked.templates) as prover,
+    ):
+        yield prover
+
+
+def _refuse_unfit(asked: Asked) -> None:
+    """Refuse a module that no deployment can stand in for before minutes of a race.
+
+    Raises:
+        UsageError: that; what fails otherwise is in the race, with its reason.
+    """
+    try:
+        with _proving(asked) as prover:
+            prover.look(asked.workloads[0])
+    except WorkerError as error:
+        if error.status == "unavailable":
+            raise unfit(asked.workloads[0], error) from error
 
 
 def _raced(
@@ -527,11 +557,7 @@ def _deliver(
     say = (reporter or Reporter()).say
     nothing = Optimized(candidates=(), undeliverable=undeliverable, final=final)
     found = race.after_proof(found, {})  # reserves are back in where the final left none
-    with (
-        orphans.scratch(host.cache_folder()) as scratch,
-        writing(asked.output),
-        Prover(asked.target, asked.live, scratch, asked.setup_limit, asked.templates) as prover,
-    ):
+    with _proving(asked) as prover, writing(asked.output):
         delivery = Delivery(asked, folder, prover)
         for attempt in itertools.count(1):
             decided = race.decide(found, asked.aim)
