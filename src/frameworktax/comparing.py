@@ -360,10 +360,12 @@ def measure_again(
     check(gate)
     manifest = deployment.read(folder)  # says why it cannot be loaded, before anything is started
     try:
+        if deployment.PROOF not in manifest.files:  # of an older version, or put there by others
+            raise StoreError("the manifest has no hash of it")
         before = read(folder / deployment.PROOF)
     except StoreError as error:
-        text = f"{folder}: {deployment.PROOF} is missing or damaged; rebuild it: {manifest.command}"
-        raise DeploymentError(text) from error
+        text = f"{folder}: {deployment.PROOF} is missing, damaged or not in {deployment.MANIFEST}"
+        raise DeploymentError(f"{text}; rebuild it: {manifest.command}") from error
     plan = Plan(
         points=tuple(m.point for m in before.measurements),
         **process_counts(processes),

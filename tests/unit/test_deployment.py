@@ -609,6 +609,19 @@ def test_a_changed_file_is_refused_before_an_engine_is_asked(deploy, monkeypatch
     assert "model.npy" in refused(deploy)
 
 
+@pytest.mark.parametrize("name", ["proof.json", "README.md", "requirements.txt"])
+def test_what_is_read_or_shown_is_in_the_manifest_as_well(deploy, name):
+    (deploy / name).write_text("as it was written")
+    change(deploy, files=deployment.files_in(deploy))
+    assert ft.load(deploy)
+    (deploy / name).write_text("As it was written")
+    assert f"{name} was changed" in refused(deploy)
+    with pytest.raises(DeploymentError, match=f"{name} was changed"):
+        measure_again(deploy)
+    (deploy / name).unlink()
+    assert name in refused(deploy)
+
+
 @pytest.mark.parametrize("what", ["model.npy", ""])
 def test_a_symbolic_link_is_refused(deploy, tmp_path, what):
     path = deploy / "model/steady/artifact" / what
@@ -720,6 +733,7 @@ def test_one_that_may_not_be_read_is_not_made_again(deploy, monkeypatch):
 def test_one_without_its_proof_is_not_compared(deploy, proof):
     if proof is not None:
         (deploy / "proof.json").write_text(proof)
+        change(deploy, files=deployment.files_in(deploy))
     with pytest.raises(DeploymentError, match=COMMAND):
         measure_again(deploy)
 
@@ -734,6 +748,10 @@ def test_it_is_measured_again_in_more_processes_where_no_number_was_given(
 
     monkeypatch.setattr(comparing, "read", lambda _: Run(measurements=()))
     monkeypatch.setattr(comparing.api, "run_plan", run_plan)
+    (deploy / "proof.json").touch()
+    with pytest.raises(DeploymentError, match=r"not in manifest\.json"):
+        measure_again(deploy, processes=given)
+    change(deploy, files=deployment.files_in(deploy))
     with pytest.raises(NothingMeasuredError, match="seen"):
         measure_again(deploy, processes=given)
 

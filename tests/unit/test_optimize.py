@@ -1372,7 +1372,7 @@ def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_p
         assert (tmp_path / "deploy" / "kept").exists()
     mine = asked(tmp_path, store=tmp_path / "store")
     described(mine, mine.output, Sizes())
-    monkeypatch.setattr(delivery.comparing, "save_baseline", lambda *_: None)
+    monkeypatch.setattr(delivery.comparing, "save_baseline", lambda _, path: path.touch())
     folder = tmp_path / ".deploy.partial"
     folder.mkdir()
     made = described(mine, folder, Sizes())
@@ -1389,6 +1389,7 @@ def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_p
     assert (tmp_path / "deploy" / "kept").exists()
     monkeypatch.setattr(Path, "replace", moved)
     made.finish(Run(measurements=()))
-    assert (tmp_path / "deploy" / "README.md").exists()
-    assert not (tmp_path / "deploy" / "kept").exists()
+    names = {path.name for path in (tmp_path / "deploy").iterdir()}
+    assert names == {"manifest.json", *deployment.parse(tmp_path / "deploy").files}
+    assert names == {"manifest.json", "README.md", "requirements.txt", "proof.json"}
     assert list(tmp_path.iterdir()) == [tmp_path / "deploy"]

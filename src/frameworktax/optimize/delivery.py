@@ -400,7 +400,8 @@ class Delivery:
             deployment.requirements(manifest.packages, manifest.frameworktax), encoding="utf-8"
         )
         (folder / "README.md").write_text(readme(manifest), encoding="utf-8")
-        deployment.write(folder, manifest)
+        self.manifest = replace(manifest, files=deployment.files_in(folder))
+        deployment.write(folder, self.manifest)
         older = folder.with_suffix(REPLACED)
         check_output(output, self._asked.store)  # minutes have passed
         if output.exists():

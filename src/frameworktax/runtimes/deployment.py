@@ -53,8 +53,6 @@ MANIFEST = "manifest.json"
 PROOF = "proof.json"
 INTERFACE = "interface.json"
 """How the module of an artifact is called, beside it; a deployment's is in its manifest."""
-LOOSE = ("README.md", "requirements.txt", PROOF, MANIFEST)
-"""Files that are read by people and by ``compare``, and never loaded."""
 ROOT = 0
 """The user whose files are as good as one's own."""
 LIGHT = ("memory", "startup")
@@ -431,11 +429,11 @@ def _digest(data: Mapping[str, Any]) -> str:
 
 
 def files_in(folder: Path) -> dict[str, File]:
-    """Return what lies in a folder and is loaded: path relative to it → file."""
+    """Return what lies in a folder beside its manifest: path relative to it → file."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and name not in LOOSE:
+        if path.is_file() and name != MANIFEST:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found[name] = File(sha256=digest, bytes=path.stat().st_size)
