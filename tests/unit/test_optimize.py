@@ -22,6 +22,7 @@ from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure import orphans
 from frameworktax.measure.parity import compare
 from frameworktax.measure.protocol import Drawn
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.template import Templates
 from frameworktax.models.user import Live
 from frameworktax.optimize import blocks, delivery, race, run
@@ -364,9 +365,11 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "deliverable", lambda *_: (names, []))
     mine = asked(tmp_path, time_budget=100.0, workloads=(W1,))
     mine.store = tmp_path / "store"
+    follow = []
+    show = type("Seen", (Reporter,), {"follows": lambda _, s, besides: follow.append((s, besides))})
     for each_s in (5.0, 40.0, 100.0):
         took_s.append(each_s)
-        run.optimize_model(mine)
+        run.optimize_model(mine, show())
     finalists = len(race.with_tunings([(W1, name) for name in names[:3]], Target()))
     assert {len({(o.workload, o.runtime) for o in found}) for found in ended} == {finalists + 1}
     assert {len(found) for found in ended} == {finalists + 1}
@@ -375,6 +378,8 @@ def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
         (4, 45, 1), (finalists, 30, 3),  # no time is left for a run-off
         (4, 45, 1), (finalists, 25, 3),  # the final has as much as the heats were to have
     ]  # fmt: skip
+    # of 100 s after the 25 of the heats, and after the final: its session has an estimate
+    assert follow == [(75.0, run.ON_TOP), (30.0, run.ON_TOP)] * 3
 
 
 def test_a_session_of_measure_stands_for_the_heats_and_is_in_no_later_stage(tmp_path, monkeypatch):

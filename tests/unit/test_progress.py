@@ -247,6 +247,15 @@ def test_an_estimate_that_is_over_is_no_estimate():
     assert "longer than estimated" in shown(view, 100)
 
 
+def test_the_estimate_of_a_session_includes_those_that_follow_and_says_what_is_in_none():
+    view, _, clock = growing(live=True)
+    view.follows(595.0, "exporting on top")
+    view.remaining(5.0)
+    assert "about 10 min left, exporting on top" in shown(view, 100)
+    clock.now += 601.0
+    assert "longer than estimated, exporting on top" in shown(view, 100)
+
+
 def test_twins_and_the_floor_are_no_results():
     view, out, _ = growing(live=False)
     floor = Point(workload=Workload(model="null"), runtime="null")

@@ -108,6 +108,7 @@ class ProgressView(_Drawing, Reporter):
         self._printed = self._drawn = float("-inf")
         self._drawing = 0.0
         self._end = clock()
+        self._after_s, self._besides = 0.0, ""
         self._counts: dict[str, int] = {}
         self._running = 0
         self._session = ""
@@ -140,7 +141,10 @@ class ProgressView(_Drawing, Reporter):
 
     def remaining(self, seconds: float) -> None:
         if not self._session:  # a study has an estimate of its own
-            self._end = self._clock() + seconds
+            self._end = self._clock() + seconds + self._after_s
+
+    def follows(self, seconds: float, besides: str) -> None:
+        self._after_s, self._besides = seconds, f", {besides}"
 
     def asked(self, points: Sequence[Point], until: float) -> None:
         self._asked |= {point: point.family() for point in points}
@@ -198,7 +202,8 @@ class ProgressView(_Drawing, Reporter):
 
     def _left(self) -> str:
         left_s = self._end - self._clock()
-        return f"about {duration(left_s)} left" if left_s >= 0 else "longer than estimated"
+        known = f"about {duration(left_s)} left" if left_s >= 0 else "longer than estimated"
+        return f"{known}{self._besides}"
 
     def _score(self) -> str:
         """Return how many points are measured, failed and open, the session's own included."""

@@ -42,7 +42,10 @@ class Reporter:
         """
 
     def remaining(self, seconds: float) -> None:
-        """Show an estimate of how long the whole still takes."""
+        """Show an estimate of how long the session still takes."""
+
+    def follows(self, seconds: float, besides: str) -> None:
+        """Have estimates include the sessions that follow; ``besides`` says what none includes."""
 
     def session(self, number: int, total: int, name: str, left_s: float) -> None:
         """Begin a session of a study; ``left_s`` estimates the rest of the study."""

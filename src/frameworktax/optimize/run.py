@@ -64,6 +64,8 @@ BUDGET_S = 300.0
 HEATS, PROOF = 0.25, 0.3
 """Of the time for measuring: the heats, or until every runtime at every shape was measured once;
 and the proof of the gain. The rest is the final's, and what that leaves the run-off's."""
+ON_TOP = "exporting and proving outputs on top"
+"""Steps whose time is not known before they end."""
 MORE = 2
 """Times as many processes in the run-off: they differ, and more blocks of the same show no more."""
 COARSE = 0.1
@@ -328,7 +330,8 @@ def _raced(
     asked: Asked, names: Sequence[str], reporter: Reporter | None
 ) -> tuple[Run, list[Candidate]]:
     """Return what all stages found as one document, and who is left, who lost and why."""
-    say = (reporter or Reporter()).say
+    show = reporter or Reporter()
+    say = show.say
 
     def seconds(stage: Run) -> float:
         return stage.own_tax.measuring_ns / 1e9 if stage.own_tax is not None else 0.0
@@ -336,12 +339,14 @@ def _raced(
     pairs = [(workload, name) for workload in asked.workloads for name in names]
     found: list[Candidate] = []
     stages: list[Run] = []
-    left_s = (1 - PROOF) * asked.time_budget
+    proof_s = PROOF * asked.time_budget
+    left_s = asked.time_budget - proof_s
     if len(names) > race.FINALISTS:
         runtimes, shapes = counted(len(names), "runtime"), counted(len(asked.workloads), "shape")
         say(f"heats: {runtimes} at {shapes}")
         heats_s = HEATS * asked.time_budget
         coarse = {"processes": 1, "until": COARSE, "precise_s": heats_s}
+        show.follows(left_s - heats_s + proof_s, ON_TOP)
         heats = _stored(asked, pairs)
         if heats is None:
             stages.append(heats := _race(asked, pairs, left_s - heats_s, reporter, **coarse))
@@ -355,6 +360,7 @@ def _raced(
         for shape in dict.fromkeys(w for w, _ in pairs):
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
+        show.follows(proof_s, ON_TOP)
         stages.append(_race(asked, pairs, left_s, reporter))
         left_s -= seconds(stages[-1])
         together = _together(asked, stages)
@@ -554,7 +560,7 @@ def _deliver(
     reporter: Reporter | None,
 ) -> Optimized:
     """Deliver the winners, made in a folder; what fails its proof is out, the next one is tried."""
-    say = (reporter or Reporter()).say
+    show = reporter or Reporter()
     nothing = Optimized(candidates=(), undeliverable=undeliverable, final=final)
     found = race.after_proof(found, {})  # reserves are back in where the final left none
     with _proving(asked) as prover, writing(asked.output):
@@ -565,11 +571,12 @@ def _deliver(
             if not winners:
                 break
             shown = ", ".join(f"{shape_name(one.workload)} {one.runtime}" for one in winners)
-            say(f"delivering and proving: {shown}")
+            show.say(f"delivering and proving: {shown}")
             delivery.make(decided)
             slower = set()
             if not delivery.failures:
                 prover.rest()
+                show.follows(0.0, "unless a gain is not proven")
                 given = {"points": delivery.points(), "budget_s": PROOF * asked.time_budget}
                 given |= {"deployment": folder, **asked.counts}
                 proof = delivery.confirm(_measured(asked, reporter, **given))
