@@ -363,6 +363,24 @@ def test_outputs_of_runtimes_are_written_side_by_side(ran, monkeypatch):
     assert {parity.within_tolerance for parity in ran.of(Parity)} == {True}
 
 
+def test_a_reference_that_ends_its_process_is_started_anew_for_other_batches(ran):
+    """Eager that was not asked for, whose outputs prove those of others."""
+
+    def before(worker, request):
+        if request.step == "output" and worker.runtime == "eager" and request.batch == 2:
+            worker.alive = False
+            raise WorkerError("crashed", "SIGSEGV")
+
+    ran.host.before = before
+    found = ran.run(runtimes=["fast"]).of(Parity)
+    points = {subject.point.key(): subject.point for subject in ran.of(Subject)}
+    proven = {points[one.point].workload.batch: one for one in found}
+    assert {batch: one.within_tolerance for batch, one in proven.items()} == {
+        1: True, 2: None, 4: True,
+    }  # fmt: skip
+    assert proven[2].reason == "no outputs of eager: SIGSEGV"
+
+
 @pytest.mark.parametrize("silent", ["eager", "fast"])
 def test_outputs_that_cannot_be_written_say_why(ran, silent):
     def before(worker, request):

@@ -213,7 +213,7 @@ class Recorder:
         series.stop()
 
     def fail(
-        self, series: Series, process: int, batches: Iterable[int], error: WorkerError
+        self, series: Series, process: int, batches: Sequence[int], error: WorkerError
     ) -> None:
         """Record that batch sizes failed in a process; a dead process leaves the rounds.
 
@@ -225,14 +225,14 @@ class Recorder:
         worker = series.workers.get(process)
         if worker is None or worker.alive:
             return
-        for (batch, its_process), run in list(series.runs.items()):
-            if its_process == process and run.medians:
+        for batch in [batch for batch, its_process in series.bound if its_process == process]:
+            del series.bound[batch, process]
+            run = series.runs.get((batch, process))
+            if run is not None and run.medians:
                 self.outcome(series, batch, process, error, run)
-            elif its_process == process:
-                del series.runs[batch, process]
+            elif batch not in batches:
+                series.runs.pop((batch, process), None)
                 series.open |= {batch} if process == 0 else set()
-        for batch in series.points:
-            series.bound.pop((batch, process), None)
         del series.workers[process]
 
 
