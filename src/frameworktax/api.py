@@ -26,7 +26,7 @@ from frameworktax.measure.plan import (
     DEFAULT_PRECISE_S,
     DEFAULT_SETUP_LIMIT_S,
     Plan,
-    check_kinds,
+    check_flags,
     checked,
     listed,
     points_for,
@@ -216,7 +216,7 @@ def measure(
         Interrupted: by Ctrl-C; ``results`` of it has what was measured until then.
     """
     folder = as_path("store", store)
-    check_kinds(resume=resume, force_threads=force_threads, reporter=reporter, command=command)
+    check_flags(resume=resume, force_threads=force_threads)
     live = unpack(model, inputs)
     workload = Workload(
         model=str(model) if live is None else live.name,

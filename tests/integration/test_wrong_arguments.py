@@ -54,8 +54,6 @@ FURTHER = [
     {"store": 3},
     {"resume": "no"},
     {"force_threads": "no"},
-    {"reporter": 3},
-    {"command": 3},
 ]
 
 
@@ -80,8 +78,6 @@ GRID = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [1]}}
         (GRID, (), {"resume": "no"}),
         (GRID, (), {"allow_code": "no"}),
         (GRID, (), {"force_threads": "no"}),
-        (GRID, (), {"reporter": 3}),
-        (GRID, (), {"command": 3}),
     ],
 )
 def test_sweep_refuses_what_is_of_another_kind(study, words, given, monkeypatch):

@@ -184,14 +184,6 @@ class Output:
         return ProgressView(out, verbose=self._verbose)
 
     @contextmanager
-    def measuring(
-        self, store: Path | None, then: str, rest: str = "", partial: bool = False
-    ) -> Iterator[ProgressView | None]:
-        """Show progress; for the rest see ``ending``."""
-        with self.ending(store, then, rest, partial=partial), self.view() as view:
-            yield view
-
-    @contextmanager
     def ending(
         self, store: Path | None, then: str, rest: str = "", partial: bool = False
     ) -> Iterator[None]:

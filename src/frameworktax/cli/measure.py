@@ -82,7 +82,7 @@ def measure(
     )
     then = f"See it: frameworktax report {quoted(store)}"
     rest = f"; go on: {this_command('--resume')} --resume"
-    with out.measuring(store, then, rest, partial=True) as view:
+    with out.ending(store, then, rest, partial=True), out.view() as view:
         results = api.measure(**asked, reporter=view)
     out.results(results)
 
@@ -219,7 +219,7 @@ def optimize_command(
     command = this_command("--resume", options.QUIET, options.VERBOSE)
     asked = Asked(**options.arguments(Asked, given, command=command))
     then = f"Go on: {command} --resume"
-    with out.measuring(store, then) as view:
+    with out.ending(store, then), out.view() as view:
         found = optimize_model(asked, view)
     out.deliver(document(found), headline(found), optimized_blocks(found))
     return 0 if found.folder is not None else 1
@@ -286,7 +286,7 @@ def ablate_command(
             command=sys.argv[1:],
         )
         then = f"See it: frameworktax ablate {quoted(model)} --store {quoted(store)} --redraw"
-        with out.measuring(store, then) as view:
+        with out.ending(store, then), out.view() as view:
             found, _ = ablating.ablate(**asked, reporter=view)
     try:
         out.document(document(found))
@@ -353,7 +353,7 @@ def reproduce_command(
     if (report or out) and any(study.panel for study in studies):
         vega.engine()  # refused now, and not after measuring
     asked = options.arguments(reproduce, given, command=sys.argv[1:])
-    with output.measuring(store, f"Go on: {this_command()}") as view:
+    with output.ending(store, f"Go on: {this_command()}"), output.view() as view:
         found = reproduce(**asked, reporter=view)
     if json_file:
         output.document(page.document(found))

@@ -154,7 +154,7 @@ def compare_command(
                 f"{a} is a deployment: its latency is measured again and compared with its proof; "
                 "give nothing beside it but --gate and --across"
             )
-        with out.measuring(None, f"Again: {this_command()}") as view:
+        with out.ending(None, f"Again: {this_command()}"), out.view() as view:
             found = comparing.measure_again(
                 Path(a), gate=limit, across=across, reporter=view, command=sys.argv[1:]
             )

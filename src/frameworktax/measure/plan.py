@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast, get_args
@@ -13,7 +13,6 @@ from frameworktax import runtimes as registry
 from frameworktax.attribution import call_stacks, probe
 from frameworktax.errors import UsageError, UserModelError, check_known, counted, one_line
 from frameworktax.measure import orphans
-from frameworktax.measure.reporter import Reporter
 from frameworktax.models import ragged
 from frameworktax.models.finalize import check_positions
 from frameworktax.models.user import Live, send
@@ -126,20 +125,11 @@ def process_counts(given: int | None) -> ProcessCounts:
     return {"processes": DEFAULT_PROCESSES, "most_processes": FURTHER_PROCESSES}
 
 
-KINDS: Mapping[str, tuple[Any, str]] = {
-    "reporter": (Reporter | None, "a frameworktax.measure.reporter.Reporter"),
-    "command": (list | tuple | None, "a list of words"),
-    **dict.fromkeys(("resume", "allow_code", "force_threads"), (bool, "True or False")),
-}
-"""Arguments of several functions: kinds, and what they are in words."""
-
-
-def check_kinds(**given: Any) -> None:
-    """Raise UsageError if one of ``KINDS`` is given a value of another kind."""
+def check_flags(**given: Any) -> None:
+    """Raise UsageError for a flag that is neither True nor False: "no" would be true."""
     for name, value in given.items():
-        kind, wanted = KINDS[name]
-        if not isinstance(value, kind):
-            raise UsageError(f"{name} is of type {type(value).__name__}; give {wanted}")
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} is {value!r}; give True or False")
 
 
 def check_numbers(whole: Iterable[int], numbers: Iterable[float]) -> None:

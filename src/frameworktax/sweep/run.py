@@ -17,7 +17,7 @@ from frameworktax.api import DEFAULT_STORE, Results, no_collection
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError, as_path
 from frameworktax.host.lock import host_lock
-from frameworktax.measure.plan import Plan, check_kinds, refuse_crowd
+from frameworktax.measure.plan import Plan, check_flags, refuse_crowd
 from frameworktax.measure.recorder import open_shard
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
@@ -93,8 +93,7 @@ def sweep(
         NothingMeasuredError: no point of it could be measured.
     """
     folder = as_path("store", store)
-    check_kinds(resume=resume, allow_code=allow_code, force_threads=force_threads)
-    check_kinds(reporter=reporter, command=command)
+    check_flags(resume=resume, allow_code=allow_code, force_threads=force_threads)
     reporter = reporter or Reporter()
     command = tuple(command or sys.argv[1:])
     if folder.is_file():
