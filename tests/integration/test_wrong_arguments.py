@@ -151,6 +151,9 @@ class Cache:
         (lambda: torch.nn.Sequential(NET, compiled(torch.nn.ReLU())), X, "its 1, is compiled"),
         (torch.nn.LazyLinear(4), X, "call it once"),
         (NET, torch.nested.nested_tensor([X[0], X[0, :2]]), "nested tensor in args.0"),
+        (NET, 3, "^inputs of Net are of type int; give a tensor"),
+        (NET, [], "^inputs of Net have no tensor to batch; give a tensor"),
+        (NET, X[:0], "^inputs of Net are of batch 0; give "),
         # A call added to it each time, and its batch stayed as it was.
         (NET, {"input": X, "past_key_values": Cache()}, "nests tensors in kwargs.past_key_values"),
     ],

@@ -38,6 +38,7 @@ BEGINS_OTHERS = "begins-others"
 """Note on a model whose file starts something when it is imported."""
 DEEP = 4
 """Levels of an argument in which a tensor is looked for: a cache has its own in the fourth."""
+GIVE = "give a tensor, or a tuple, list or dict of tensors"
 RETURN = "return a torch.nn.Module and its example inputs (a tensor, tuple, list or dict)"
 
 
@@ -240,7 +241,7 @@ def _as_inputs(name: str, example: Any) -> Inputs:
     elif isinstance(example, torch.Tensor | tuple | list):
         inputs = Inputs((example,) if isinstance(example, torch.Tensor) else tuple(example))
     else:
-        raise UserModelError(f"{name} returned inputs of type {type(example).__name__}; {RETURN}")
+        raise UserModelError(f"inputs of {name} are of type {type(example).__name__}; {GIVE}")
     for path, value in inputs.items():
         if isinstance(value, torch.Tensor):
             if value.is_nested:
@@ -275,7 +276,7 @@ def _batch_dims(name: str, example: Inputs, batch_dim: int | None) -> dict[str, 
     """Return the batch dimension of each tensor: the one asked for, or 0 where all agree."""
     shapes = {path: tuple(t.shape) for path, t in example.tensors().items() if t.dim()}
     if not shapes:
-        raise UserModelError(f"{name} returned inputs without a tensor to batch; {RETURN}")
+        raise UserModelError(f"inputs of {name} have no tensor to batch; {GIVE}")
     dim = 0 if batch_dim is None else batch_dim
     if any(not -len(shape) <= dim < len(shape) for shape in shapes.values()):
         raise UserModelError(
@@ -289,7 +290,7 @@ def _batch_dims(name: str, example: Inputs, batch_dim: int | None) -> dict[str, 
             "dimension with --batch-dim, and keep constants in the module"
         )
     if sizes == {0}:
-        raise UserModelError(f"{name} returned inputs of batch 0; give at least one sample")
+        raise UserModelError(f"inputs of {name} are of batch 0; give at least one sample")
     return dims
 
 
