@@ -196,7 +196,7 @@ def test_no_step_is_called_faster_for_being_the_best_of_many(found):
 
 def test_no_common_rounds_is_no_number(found):
     m = found.base.measured
-    apart = effect("base", m, m, None, None)
+    apart = effect("base", m, m, None)
     assert apart.ratio is None and "two rounds" in apart.reason
     bare = replace(m, tax_share=None, runtime="x")
     change = Estimate(value=0.5, low=0.4, high=0.6)

@@ -234,7 +234,7 @@ def effect(
     before: Measurement,
     after: Measurement,
     change: Estimate | None,
-    together: Estimate | None,
+    together: Estimate | None = None,
 ) -> Effect:
     """Return what lies between two points of one session; ``against`` names the rung before.
 

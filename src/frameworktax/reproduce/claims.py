@@ -165,7 +165,8 @@ def _finding(part: Part, ours: Sequence[Row], theirs: Sequence[Row], parts: int)
         sure, _ = _tried(part.model_copy(update={"confidence": confidence}), ours)
         if verdict == FAILS and (not sure or verdict_of(sure, part.above, part.below) != FAILS):
             verdict = OPEN
-            reason += f", outside {bounds}, which one of {parts} may be by chance: measure longer"
+            reason += f", outside the bound ({bounds}), as one of {parts} parts may be by chance: "
+            reason += "measure longer"
         elif verdict == OPEN:
             advice = {
                 "rank": "too few models",
