@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise, takewhile
-from statistics import fmean, median
+from statistics import median
 
-from frameworktax.analysis.estimates import around, difference, exactly, shifted
+from frameworktax.analysis.estimates import around, difference, exactly
 from frameworktax.records import Estimate
 from frameworktax.stats import (
     CONFIDENCE,
@@ -20,7 +20,7 @@ from frameworktax.stats import (
 
 FREE = 0.10
 """A batch is free while its latency is within this share of batch 1 (METHOD, section 5)."""
-BETWEEN = "between measured values, where interpolated"
+BETWEEN = "ends measured, value interpolated"
 Blocks = Mapping[tuple[Hashable, int], float]
 """(process, round) → block median, ns; processes of two sessions have different keys."""
 
@@ -107,16 +107,8 @@ def ratio_to_first(blocks: Blocks, first: Blocks) -> Estimate | None:
     moves = [median(above[p]) - median(below[p]) for p in above.keys() & below.keys()]
     log_ratio = mean_interval(moves, "paired-process-ratios")
     if log_ratio is None:
-        high, low = _level(above), _level(below)
+        high, low = (process_interval([*side.values()]) for side in (above, below))
         if high is None or low is None:
             return None
         log_ratio = difference(high, low, "ratios of independent blocks")
     return log_ratio.at(*map(math.exp, (log_ratio.value, log_ratio.low, log_ratio.high)))
-
-
-def _level(logs: Mapping[Hashable, Sequence[float]]) -> Estimate | None:
-    """Return the interval of a side by itself, around the median where it is one process."""
-    found = process_interval(list(logs.values()))
-    if found is None:
-        return None
-    return shifted(found, fmean(median(values) for values in logs.values()) - found.value)

@@ -160,23 +160,19 @@ def _finding(part: Part, ours: Sequence[Row], theirs: Sequence[Row], parts: int)
     verdict, reason = OPEN, f"{part.says}: {why}"
     if found is not None:
         verdict = verdict_of(found, part.above, part.below)
-        reason = f"{part.says}: {estimate_text(found, part.unit)}"
         confidence = 1 - (1 - part.confidence) / parts
         sure, _ = _tried(part.model_copy(update={"confidence": confidence}), ours)
+        judged = f"across the bound of the claim ({bounds})"
         if verdict == FAILS and (not sure or verdict_of(sure, part.above, part.below) != FAILS):
             verdict = OPEN
-            reason += f", outside the bound ({bounds}), as one of {parts} parts may be by chance: "
-            reason += "measure longer"
-        elif verdict == OPEN:
-            advice = {
-                "rank": "too few models",
-                "free": f"measure longer, or at more values of {part.axis}",
-            }
-            kind = part.rule.partition("_")[0]
-            reason += f", across the bound of the claim ({bounds}): "
-            reason += advice.get(kind, "measure longer")
+            judged = f"outside the bound ({bounds}), as one of {parts} parts may be by chance"
+        if verdict == OPEN:
+            more = f", or at more values of {part.axis}" * part.rule.startswith("free")
+            is_rank = part.rule.startswith("rank")
+            judged += ": " + ("too few models" if is_rank else f"measure longer{more}")
         else:
-            reason += f", {'as' if verdict == HOLDS else 'where'} the claim asks for {bounds}"
+            judged = f"{'as' if verdict == HOLDS else 'where'} the claim asks for {bounds}"
+        reason = f"{part.says}: {estimate_text(found, part.unit)}, {judged}"
     # Where the paper gives no number for this part, the claim's own words stand.
     printed, _ = _tried(part, theirs)
     return Finding(
