@@ -167,3 +167,15 @@ def test_what_is_printed_of_a_free_batch_holds_the_true_one_whatever_the_curve(s
         low, high = whole_ends(found)
         held += low <= truth <= (math.inf if bound else high)
     assert held / sessions >= 0.95
+
+
+def test_the_interval_of_blocks_without_common_processes_is_of_the_ratio_beside_it():
+    rng = np.random.default_rng(2)
+    found = []
+    for _ in range(1000):
+        below, above = rng.normal(0, 0.1, (2, 10)).tolist()
+        first = {("a", r): math.exp(move) for r, move in enumerate(below)}
+        found.append(
+            ratio_to_first({("b", r): 2 * math.exp(m) for r, m in enumerate(above)}, first)
+        )
+    assert sum(one.low <= 2 <= one.high for one in found) >= 950
