@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -43,10 +44,15 @@ def small(name: str) -> dict:
     return chosen
 
 
+@functools.cache
+def missing() -> dict[str, str | None]:
+    """Return what each named model needs and is not installed."""
+    return {row["name"]: row["missing"] for row in models.describe_names()}
+
+
 def build(**workload):
-    missing = {row["name"]: row["missing"] for row in models.describe_names()}[workload["model"]]
-    if missing:
-        pytest.skip(missing)
+    if missing()[workload["model"]]:
+        pytest.skip(missing()[workload["model"]])
     return models.build(Workload(**workload))
 
 
