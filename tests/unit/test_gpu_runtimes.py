@@ -742,8 +742,14 @@ def test_a_package_is_unpacked_in_the_folder_of_the_session(torch, monkeypatch, 
     assert list(folder.parent.iterdir()) == [folder]
 
 
+@pytest.fixture(params=["", "cpu", "cuda"])
+def cast(request):
+    """What the program's autocast is on for."""
+    return request.param
+
+
 @pytest.fixture
-def program_s(torch):
+def program_s(torch, cast):
     """Return what of a program's torch anything may change, as it is now."""
 
     def place(kind, **inner):
@@ -754,7 +760,7 @@ def program_s(torch):
         mkldnn=SimpleNamespace(matmul=place("none")),
         cudnn=place("none", allow_tf32=True, conv=place("tf32"), rnn=place("none")),
     )
-    now = {"threads": 8, "device": 3, "float32": "high"}
+    now = {"threads": 8, "device": 3, "float32": "high", "cast": cast}
     for of, name, words in (
         (torch, "threads", "num_threads"),
         (torch, "float32", "float32_matmul_precision"),
@@ -765,6 +771,18 @@ def program_s(torch):
     torch.cuda.current_device = torch.cuda.get_device
     torch.set_num_interop_threads = lambda threads: pytest.fail("settable once")
     torch.no_grad = nullcontext
+    torch.is_autocast_enabled = lambda kind: now["cast"] == kind
+
+    @contextmanager
+    def autocast(kind, *, enabled):
+        assert not enabled
+        before, now["cast"] = now["cast"], "" if kind == now["cast"] else now["cast"]
+        try:
+            yield
+        finally:
+            now["cast"] = before
+
+    torch.autocast = autocast
     places = ("cuda.matmul", "mkldnn.matmul", "cudnn", "cudnn.conv", "cudnn.rnn")
 
     def state():
@@ -815,13 +833,13 @@ def on_a_device(threads=1, **fields):
     ("target", "wanted"),
     [
         (Target(), {"threads": 1}),
-        (Target(threads=8), {}),
+        (Target(threads=8), {"threads": 8}),
         (Target(device="cuda:1"), on_a_device()),
         (Target(device="cuda:1", precision="float16"), {"threads": 1, "device": "cuda:1"}),
     ],
 )
 def test_a_program_that_loads_and_calls_a_deployment_has_its_own_settings_again(
-    program_s, target, wanted
+    program_s, cast, target, wanted
 ):
     before, seen = program_s(), []
 
@@ -837,7 +855,8 @@ def test_a_program_that_loads_and_calls_a_deployment_has_its_own_settings_again(
     with pytest.raises(RuntimeError):
         serve(["fails"])
     assert program_s() == before
-    assert seen == [{**before, **wanted}] * len(seen)
+    wanted = {**before, **wanted, "cast": "" if target.device.startswith(cast) else cast}
+    assert seen == [wanted] * len(seen)
 
 
 def test_settings_that_torch_does_not_read_since_they_are_mixed_are_put_back(torch, program_s):

@@ -103,12 +103,13 @@ _ONE_AT_A_TIME = threading.RLock()
 def configured(target: Target) -> Iterator[None]:
     """Have torch compute for a while as measured, then again as the program has it.
 
-    Torch's threads and its device are those of the calling thread; TF32 is on or off for all of
-    them, so that on a GPU this is for one thread at a time.
+    Torch's threads, its device and autocast are those of the calling thread; TF32 is on or off for
+    all of them, so that on a GPU this is for one thread at a time.
     """
     import torch
 
-    with _ONE_AT_A_TIME if target.is_cuda else contextlib.nullcontext():
+    alone = _ONE_AT_A_TIME if target.is_cuda else contextlib.nullcontext()
+    with alone, torch.autocast(target.device.partition(":")[0], enabled=False):
         undo: list[Callable[[], object]] = [partial(torch.set_num_threads, torch.get_num_threads())]
         if target.is_cuda:
             undo.append(partial(torch.cuda.set_device, torch.cuda.current_device()))
@@ -129,25 +130,30 @@ def configured(target: Target) -> Iterator[None]:
                 put_back()
 
 
-def as_configured(target: Target, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call for which torch is ``configured``; on a CPU that is next to no time."""
+def as_configured(target: Target, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a call for which torch is ``configured``; on a CPU by next to no time."""
     import torch
 
-    def in_all(*given: Any) -> Any:
+    get, put, wanted = torch.get_num_threads, torch.set_num_threads, target.threads
+    casts = torch.is_autocast_enabled
+
+    def slowly(given: Any) -> Any:
         with configured(target):
-            return call(*given)
+            return call(given)
 
-    def in_threads(*given: Any) -> Any:
-        before = torch.get_num_threads()
-        if before == target.threads:
-            return call(*given)
-        torch.set_num_threads(target.threads)
+    def on_cpu(given: Any) -> Any:
+        if casts("cpu"):
+            return slowly(given)
+        before = get()
+        if before == wanted:
+            return call(given)
+        put(wanted)
         try:
-            return call(*given)
+            return call(given)
         finally:
-            torch.set_num_threads(before)
+            put(before)
 
-    return in_all if target.is_cuda else in_threads
+    return slowly if target.is_cuda else on_cpu
 
 
 def gpu_name(device: str) -> str:
