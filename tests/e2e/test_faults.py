@@ -49,7 +49,7 @@ def by_batch(ran) -> dict:
 
 ENDED = {
     2: ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", ["SIGSEGV", "own.py:16 in fault"]),
-    3: ("sys.exit(3)", "crashed", ["code 3"]),
+    3: ("sys.exit(3)", "failed", ["SystemExit: 3", "own.py:17"]),
     4: ("raise ValueError('no four')", "failed", ["ValueError: no four", "own.py:18"]),
     5: ("torch.empty(10**13)", "out-of-memory", []),
     6: ("os.kill(os.getpid(), signal.SIGKILL)", "out-of-memory", ["killed"]),
