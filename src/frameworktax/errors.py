@@ -186,13 +186,13 @@ def shortened(text: str) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of torch's or ONNX Runtime's says that memory ran out.
+    """Return whether an error of Python's, torch's or ONNX Runtime's says that memory ran out.
 
     Only torch's allocator of a device has a class for it; a kernel's launch, cuBLAS, cuDNN, ONNX
     Runtime's arena and allocators of host memory say it in words.
     """
     text = str(error).lower()
-    return type(error).__name__ == "OutOfMemoryError" or any(
+    return type(error).__name__ in ("OutOfMemoryError", "MemoryError") or any(
         words in text
         for words in (
             *("out of memory", "not enough memory", "can't allocate memory", "bad_alloc"),

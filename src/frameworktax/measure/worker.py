@@ -85,8 +85,6 @@ class Server:
             found = getattr(self, step)(**given)
         except FrameworktaxError as error:
             failure = protocol.Failure(status=error.status, message=str(error))
-        except MemoryError as error:
-            failure = protocol.Failure(status="out-of-memory", message=one_line(error))
         except BaseException as error:  # noqa: BLE001 - the boundary to foreign code
             traceback.print_exc()
             status = "out-of-memory" if is_out_of_memory(error) else "failed"
