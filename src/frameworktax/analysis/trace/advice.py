@@ -142,9 +142,11 @@ def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
         return None
     if any(np.count_nonzero(q.host_ns) <= len(q.firsts) for q in queues):
         return None
-    before = sum(map(replay.latency_ns, queues))
-    free = [replace(q, blocked=np.zeros_like(q.blocked)) for q in queues]
-    after = sum(replay.latency_ns(replay.changed(q, Change(graphs=True))) for q in free)
+    before, after, change = sum(map(replay.latency_ns, queues)), 0.0, Change(graphs=True)
+    for q in (replace(q, blocked=np.zeros_like(q.blocked)) for q in queues):
+        after += min(
+            replay.latency_ns(replay.changed(v, change)) for v in replay.variants(q, change)
+        )
     waits = [w["operator"] or w["call"] for w in trace["waits"]]
     launches = sum(step["launches"] for step in trace["steps"])
     first = f"; first remove the wait in {waits[0]}, which no graph can hold" if waits else ""
