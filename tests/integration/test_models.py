@@ -338,6 +338,15 @@ def test_a_model_in_another_precision_than_it_is_measured_in_has_a_note(user_fil
     assert models.build(Workload(model=f"{user_file}:linear", precision="bfloat16")).notes == []
 
 
+@pytest.mark.parametrize("layer", [torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(4)])
+def test_a_module_that_computes_something_else_in_training_has_a_note(layer) -> None:
+    module, x = torch.nn.Sequential(torch.nn.Linear(4, 4), layer), torch.ones(2, 4)
+    for training, codes in ((True, ["evaluation-mode"]), (False, [])):
+        found = models.user.wrap("mine", module.train(training), x, None)
+        assert [code for code, _ in found.notes] == codes
+    assert models.user.wrap("mine", torch.nn.Linear(4, 4), x, None).notes == []
+
+
 def test_complex_numbers_stay_complex(tmp_path) -> None:
     path = tmp_path / "waves.py"
     path.write_text(

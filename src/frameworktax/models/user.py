@@ -110,6 +110,11 @@ def wrap(name: str, module: Any, given: Any, batch_dim: int | None) -> Model:
                 "eager would not be eager; give the module itself and choose --runtimes inductor"
             )
     dims = _batch_dims(name, example, batch_dim)
+    by_mode = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._BatchNorm)
+    notes = []
+    if any(part.training for part in module.modules() if isinstance(part, by_mode)):
+        text = "it was in training mode: dropout is off and batch norms use what they have kept"
+        notes.append(("evaluation-mode", text))
 
     def inputs(batch: int) -> Inputs:
         def resized(path: str, value: Any) -> Any:
@@ -120,7 +125,7 @@ def wrap(name: str, module: Any, given: Any, batch_dim: int | None) -> Model:
 
         return example.map(resized)
 
-    return Model(module, inputs, dims)
+    return Model(module, inputs, dims, notes=notes)
 
 
 @contextmanager
