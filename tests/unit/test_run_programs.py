@@ -274,16 +274,20 @@ def test_modules_made_anew_for_each_call_are_one_kind_in_each_of_many_threads(wa
     assert not torch.modules.keys() - {id(shared)}
 
 
-def test_a_module_whose_structure_cannot_be_read_is_a_kind_of_its_own(watched):
+@pytest.mark.parametrize("broken", ["parameters", "named_modules", "__hash__"])
+def test_a_module_whose_structure_cannot_be_read_is_a_kind_of_its_own(watched, broken):
     torch, _, read = watched
 
-    class Lazy(torch.nn.Module):
-        def parameters(self):
-            return iter([Mock(device=Mock(type="cpu"), shape=None)])
+    class Net(torch.nn.Module):
+        def forward(self):
+            return 5
 
-    for net in (Lazy(), Lazy()):
-        net()
-    assert [one["class"] for one in read().roots.values()] == ["Lazy", "Lazy"]
+        def named_modules(self):
+            return iter({self: ""}.items())
+
+    setattr(Net, broken, Mock(side_effect=ValueError))
+    assert [net() for net in (Net(), Net())] == [5, 5]
+    assert [one["class"] for one in read().roots.values()] == ["Net", "Net"]
 
 
 def test_a_scripted_module_has_the_name_of_its_class():

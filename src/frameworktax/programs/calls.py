@@ -247,19 +247,22 @@ class Recorder:
         key = id(module)
         if key in self.modules:
             return self.modules[key]
-        inside = list(getattr(module, "_orig_mod", module).named_modules())
-        noted = inside if self.by != "none" else []
-        head = {**about(module), "called": caller(), "device": device(module)}
         like: Any = object()  # as none
+        known: dict[str, Any] = {"kind": "module", "class": type(module).__name__}
+        inside: list[tuple[str, Any]] = []
         with suppress(Exception):  # whatever a class of the program raises, its call goes on
-            like = hash((*head.values(), *structure(module, inside)))
+            known |= {**about(module), "called": caller(), "device": device(module)}
+            inside = list(getattr(module, "_orig_mod", module).named_modules())
+            like = hash((*known.values(), *structure(module, inside)))
+        if self.by == "none":
+            inside = []
         root = self.roots.get(like)
         if root is None:
-            known: dict[str, Any] = {"kind": "module", **head}
-            known["modules"] = [{"path": path, **about(one)} for path, one in noted]
             if self.inputs:
                 known["script"] = getattr(sys.modules["__main__"], "__file__", None)
-                with suppress(Exception):
+            with suppress(Exception):
+                known["modules"] = [{"path": path, **about(one)} for path, one in inside]
+                if self.inputs:
                     known |= construction(module)
             root = self.register(like, known)
 
@@ -268,7 +271,7 @@ class Recorder:
             for thread in list(self.threads.values()):
                 thread.calls.pop(key, None)
 
-        indices = {id(one): index for index, (_, one) in enumerate(noted)}
+        indices = {id(one): index for index, (_, one) in enumerate(inside)}
         with self.lock:
             if key not in self.modules:  # else another thread was here
                 self.modules[key] = Known(root, indices, ref(module, forget))
