@@ -283,6 +283,33 @@ def test_what_is_known_of_a_program_with_torch_comes_back(shell):
     assert net["tax_share"]["low"] - 0.05 <= high and low - 0.05 <= net["tax_share"]["high"]
 
 
+COMPILING = """
+import torch
+from torch._dynamo.testing import CompileCounter
+
+class Net(torch.nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.forward = forward
+
+compiled = CompileCounter()
+for number in range(10):
+    space = {}
+    exec(f"def forward(x): return x + {number}", space)
+    net = torch.compile(Net(space["forward"]), backend=compiled)
+    for _ in range(20):
+        net(torch.ones(2))
+print(compiled.frame_count)
+"""
+
+
+def test_more_modules_are_compiled_than_torch_keeps_of_one_function(shell):
+    shell.write("compiling.py", COMPILING)
+    ran = shell("run", "--json", "run.json", "compiling.py")
+    assert (ran.code, ran.out) == (0, "10\n"), ran.err
+    assert sum(map(sum, calls_in(shell)[1])) == 200
+
+
 LOADING = """
 import torch
 from torch.utils.data import DataLoader, Dataset

@@ -607,6 +607,7 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
     recorder.share()
     module, compiling = torch.nn.Module, getattr(torch.compiler, "is_dynamo_compiling", bool)
     module.__call__ = module_call(recorder, module.__call__, compiling)
+    skip_frames(torch)
     autograd = torch.autograd
     for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
         made = phase(recorder, "backward", getattr(autograd, name), name, compiling=compiling)
@@ -618,6 +619,23 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
         return phase(recorder, "step", hook(function), is_open=True, compiling=compiling)
 
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
+
+
+def skip_frames(torch: Any) -> None:
+    """Let torch.compile begin with what is called from here, as it does with torch's own frames.
+
+    Else all compiled modules of a program were compiled as one function, of which it keeps eight.
+    """
+    from contextlib import suppress
+
+    own = [module_call, phase, *vars(Recorder).values(), *vars(Thread).values()]
+    codes = [one.__code__ for one in own if hasattr(one, "__code__")]
+    with suppress(AttributeError):  # an older torch
+        known = torch._C._dynamo.eval_frame
+        skip = known._FrameExecStrategy(known._FrameAction.SKIP, known._FrameAction.DEFAULT)
+        while codes:
+            known.set_code_exec_strategy(code := codes.pop(), skip)
+            codes += [one for one in code.co_consts if hasattr(one, "co_consts")]
 
 
 def watch_loader(recorder: Recorder, module: Any) -> None:
