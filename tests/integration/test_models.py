@@ -31,7 +31,7 @@ def test_models_come_in_eval_mode() -> None:
 
 
 def test_counts_of_bert_base_at_128() -> None:
-    facts = describe(models.build(Workload(model="bert-base"), "meta"), 1)
+    facts = describe(models.build(Workload(model="bert-base")), 1)
     layers = 12 * (4 * 768 * 768 + 2 * 768 * 3072) * 128 + 768 * 768
     assert facts["macs"] == layers
     assert round(facts["macs"] / 1e9, 2) == 10.87

@@ -109,13 +109,13 @@ def test_each_build_begins_in_the_folder_that_the_process_began_in(tmp_path, mon
         worker.kill()
 
 
-def test_drawn_inputs_are_kept_as_eager_was_given_them(shared, tmp_path):
+def test_drawn_inputs_and_what_eager_makes_of_them_are_kept(shared, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
         "import torch\n"
-        "class InPlace(torch.nn.Module):\n"
-        "    def forward(self, x): return x.clamp_(min=0)\n"
-        "def build(): return InPlace(), torch.tensor([[-1.0, 2.0]])\n"
+        "class Own(torch.nn.Module):\n"
+        "    def forward(self, x): return x.clamp(min=0)\n"
+        "def build(): return Own(), torch.tensor([[-1.0, 2.0]])\n"
     )
     files = {"inputs": str(tmp_path / "inputs.npz"), "outputs": str(tmp_path / "outputs.npz")}
     workload = Workload(model=f"{own}:build", batch=1)
