@@ -107,10 +107,8 @@ class Results(Sequence[Measurement]):
 
     @property
     def any_measured(self) -> bool:
-        """Whether any point that was asked for has a block: a value, if no interval."""
-        points = self.run.points
-        is_measured = points is not None and points.measured > 0
-        return is_measured or any(m.blocks_ns for m in self if m.runtime != FLOOR)
+        """Whether any point but the floor has a block: a value, if no interval."""
+        return any(m.blocks_ns for m in self if m.runtime != FLOOR)
 
     def __repr__(self) -> str:
         return f"<frameworktax results: {len(self)} points; {self.run.headline}>"

@@ -471,14 +471,15 @@ def test_nothing_that_works_is_an_error_with_every_reason(ran):
 
 
 @pytest.mark.parametrize("step", ["bind", "block"])
-def test_nothing_that_is_timed_is_an_error_whatever_step_fails(ran, step):
+@pytest.mark.parametrize("floor", [(), ("null",)])
+def test_nothing_that_is_timed_is_an_error_whatever_step_fails(ran, step, floor):
     def before(worker, request):
         if request.step == step and worker.runtime != "null":
             raise WorkerError("failed", "no")
 
     ran.host.before = before
     with pytest.raises(NothingMeasuredError) as nothing:
-        ran.run(runtimes=("eager", "fast"))
+        ran.run(runtimes=("eager", "fast", *floor))
     assert str(nothing.value) in {
         f"nothing could be measured; {one}: no; {other}: no"
         for one, other in (("eager", "fast"), ("fast", "eager"))

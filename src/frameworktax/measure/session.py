@@ -162,7 +162,8 @@ class MeasuringSession:
 
     def _raise_if_nothing(self) -> None:
         asked = [s for s in self._series if s.timed and not (s.is_twin or s.is_beside)]
-        if any(s.measured for s in asked):
+        real = [s for s in asked if not s.is_floor] or asked
+        if any(s.measured for s in real):
             return
         reasons = [f"{name}: {why}" for name, why in self._recorder.reasons.items()]
         raise NothingMeasuredError("; ".join(["nothing could be measured", *reasons]))
