@@ -1020,10 +1020,16 @@ def test_rare_slow_calls_are_in_the_time_of_all_and_rare_pauses_are_not(watched,
 
 
 @pytest.mark.parametrize(
-    ("call_ms", "rare", "times"), [(0.05, 0.002, 100), (0.05, 0.0005, 300), (0.02, 0.01, 30)]
+    ("call_ms", "rare", "times", "long_pause"),
+    [
+        (0.05, 0.002, 100, 0),
+        (0.05, 0.0005, 300, 0),
+        (0.02, 0.01, 30, 0),
+        (0.01, 0.0005, 100, 0.002),
+    ],
 )
 def test_their_time_is_in_the_range_however_few_slow_calls_have_a_row(
-    watched, call_ms, rare, times
+    watched, call_ms, rare, times, long_pause
 ):
     """In 29 of 30 programs at least, where noting a call takes 3 µs after it."""
     torch, clock, read = watched
@@ -1043,7 +1049,8 @@ def test_their_time_is_in_the_range_however_few_slow_calls_have_a_row(
             net(call_ms * random.uniform(0.8, 1.2) * (times if random.random() < rare else 1))
             if next(iter(torch.threads.values())).noted:
                 clock.pass_ms(0.003)
-            clock.pass_ms(random.uniform(0.01, 0.03))
+            pause_ms = 0.01 if long_pause else random.uniform(0.01, 0.03)
+            clock.pass_ms(5.0 if random.random() < long_pause else pause_ms)
 
     for seed in range(30):
         thread = threading.Thread(target=serve, args=(seed,))

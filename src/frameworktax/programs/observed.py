@@ -575,9 +575,6 @@ def _of_thread(rows: np.ndarray, took: np.ndarray, numbers: np.ndarray, total: i
         slow = np.maximum(took - np.median(took), 0.0)
         if slow.sum() ** 2 < FEW * (slow**2).sum():
             least_ns = float(gap @ np.minimum(call, np.median(call)))
-        else:
-            rough_ns = gap @ call + 2 * math.sqrt((gap**2 * rest**2).sum())
-            most_ns = max(most_ns, min(float(rough_ns), float(room.sum())))
         if np.ptp(lasted) > 1:
             spread = (gap * off**2).sum()
             rest -= (gap * off * call).sum() / spread * off
