@@ -343,7 +343,8 @@ def covered(most: int) -> str:
 
 def said_of_checks():
     """Yield what method.md has to say of the committed results, a piece each."""
-    yield f"| {ends(checked('known_answers', ''), '.3f')} of it on the right line |"
+    here, xeon = (checked(name, "") for name in ("known_answers", "known_answers_xeon"))
+    yield f"| {ends(here, '.3f')}, {ends(xeon, '.3f')} of it on the right line |"
     for name in ("calibration", "calibration_noisy_host", "calibration_xeon"):
         yield ", ".join(on_its_line(name, work) for work in ("the host", "kernels"))
     yield f"{ends([100 * x for x in checked('cost', 'sampler')], '.0f')} % longer"
