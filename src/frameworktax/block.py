@@ -238,14 +238,23 @@ class Block:
             sampled = [ns for one in threads for ns in one.sampled]
             placed = [ns for one in threads for ns in one.placed]
             refused = next((one.refused for one in threads if one.refused), None)
+            interleaved = sum(one.interleaved for one in threads)
             places = self._layers.places() if self._layers is not None else None
         latency = _latency(plain, sampled)
+        notes: list[Note] = []
+        if interleaved:
+            text = (
+                f"{interleaved} runs began while another task of asyncio was in the block, and are "
+                "counted in its run: put no await inside"
+            )
+            notes.append(Note("interleaved", text))
         known = BlockTax(
             name=self.name,
             calls=len(plain) + len(sampled) + len(placed),
             wall_ns=sum(plain) + sum(sampled) + sum(placed),
             latency=latency,
             own_cost_ns=self._own_cost_ns(),
+            notes=tuple(notes),
         )
         reason = refused or hidden() or ("never run" if latency is None else None)
         bill = None
@@ -257,7 +266,7 @@ class Block:
             reason = None if bill else "too short to be sampled; run it more often"
         if bill is None:
             return replace(known, reason=reason)
-        notes = list(bill.notes)
+        notes += bill.notes
         if len(plain) < 2:
             text = (
                 "the block ran too seldom to be timed without the sampler, whose cost is in the "

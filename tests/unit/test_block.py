@@ -1,5 +1,6 @@
 """Code measured in place, on a scripted clock with a scripted sampler: exact numbers."""
 
+import asyncio
 import json
 import re
 import threading
@@ -165,6 +166,24 @@ def test_a_block_inside_itself_counts_once(block, clock):
     countdown(3)
     found = block.result()
     assert (found.calls, found.wall_ns) == (1, 4 * MS)
+
+
+def test_tasks_that_take_turns_in_a_block_are_no_runs_of_their_own_and_a_note_says_so(block, clock):
+    async def step():
+        with block:
+            clock.work(8 * MS)
+            with block:  # its own, as in any function
+                await asyncio.sleep(0)
+
+    async def both():
+        await asyncio.gather(step(), step())
+
+    asyncio.run(step())
+    assert not {note.code for note in block.result().notes} & {"interleaved"}
+    asyncio.run(both())
+    found = block.result()
+    (text,) = (note.text for note in found.notes if note.code == "interleaved")
+    assert (found.calls, text.split()[0]) == (2, "2")
 
 
 def test_an_exception_ends_the_run_and_goes_on(block, clock):

@@ -54,12 +54,18 @@ class InlineProfiler:
     """The stretch that is not set aside: calls, wall time, CPU time, time in the queue."""
     begin: tuple[int, Queue, int] = (0, (None, 0), 0)
     """Wall time, queue and CPU time of the thread when the run began."""
+    task: Any = None
+    """That of asyncio in which the run began."""
+    interleaved: int = 0
+    """Runs that another task of asyncio began within one, which are no runs of their own."""
 
     def enter(self) -> None:
         """Begin a run, unless one is under way in this thread."""
         self.depth += 1
         if self.depth > 1:
+            self.interleaved += _task() is not self.task
             return
+        self.task = _task()
         # The first run is sampled, the second is not: two runs already give both.
         runs = len(self.plain) + len(self.sampled)
         is_drawn = runs == 0 or (runs > 1 and self.coin.random() < 0.5)
@@ -149,6 +155,7 @@ class Ended:
     stretches: list[Stretch] = field(default_factory=list)
     last: SampleRun | None = None
     refused: str | None = None
+    interleaved: int = 0
 
     def take(self, profiler: InlineProfiler) -> None:
         """Take over the runs of a thread; a short last stretch is continued."""
@@ -157,6 +164,7 @@ class Ended:
         self.sampled.extend(profiler.sampled)
         self.placed.extend(profiler.placed)
         self.refused = self.refused or profiler.refused
+        self.interleaved += profiler.interleaved
         if found is None:
             return
         self.last = found
@@ -172,6 +180,14 @@ class Ended:
             return None
         latency_ns = round(median(self.sampled))
         return replace(self.last, stretches=tuple(self.stretches), latency_ns=latency_ns)
+
+
+def _task() -> Any:
+    """Return the task of asyncio that runs in this thread, None outside of one."""
+    if (asyncio := sys.modules.get("asyncio")) is None:
+        return None
+    loop = asyncio._get_running_loop()
+    return None if loop is None else asyncio.current_task(loop)
 
 
 def _sum(a: int | None, b: int | None) -> int | None:
