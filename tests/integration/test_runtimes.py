@@ -298,6 +298,34 @@ def test_a_trace_of_a_module_that_writes_into_its_inputs_serves_all_batches(tmp_
     assert set(Artifact.read(tmp_path).files.values()) == {"model.pt"}
 
 
+class Reading(torch.nn.Module):
+    """Makes a Python number of a value: of its input, of its weights, or of a size."""
+
+    def __init__(self, of) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(2.0))
+        self.of = of
+
+    def forward(self, x):
+        found = torch.zeros(4)
+        found[0] = x.abs().max()
+        x = x[:, : self.scale.long()]  # a slice by a tensor is in the trace
+        value = {"input": found.sum(), "weight": self.scale * 1, "size": x.shape[0] * x.shape[1]}
+        return x * 2 if value[self.of] > 1000 else x + torch.arange(x.abs().max() * 0 + 2)
+
+
+@pytest.mark.parametrize(
+    ("of", "codes"), [("input", {"values-fixed"}), ("weight", set()), ("size", set())]
+)
+def test_a_trace_that_fixes_what_a_value_of_its_inputs_decides_says_so(of, codes, tmp_path):
+    model = Model(Reading(of).eval(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+    runtime = runtimes.get("torchscript")
+    runtime.prepare(model, [1, 2], TARGET, tmp_path)
+    notes = runtime.load(None, TARGET, tmp_path).notes()
+    assert {code for code, _ in notes} == codes
+    assert all(f"{Path(__file__).name}:" in text for _, text in notes)
+
+
 def test_what_converts_only_a_fixed_batch_is_converted_for_each(tmp_path, monkeypatch) -> None:
     runtime, model = runnable("onnxruntime"), models.build(WORKLOADS["mlp"])
     export = torch.onnx.export

@@ -168,8 +168,9 @@ def test_a_race_may_be_for_something_else_than_latency(aim, wanted):
     assert wanted in [one.runtime for one in left if one.is_in]
 
 
-def test_what_cannot_compute_in_a_lower_precision_is_out():
-    note = Note("precision-differs", "OpenVINO computes in f32, asked for bf16")
+@pytest.mark.parametrize("code", ["precision-differs", "values-fixed"])
+def test_what_computes_something_else_than_was_asked_for_is_out(code):
+    note = Note(code, "OpenVINO computes in f32, asked for bf16")
     (one,) = raced(measured("openvino@bfloat16", 5, notes=(note,)))
     assert one.reason == note.text
 

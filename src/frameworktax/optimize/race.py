@@ -99,9 +99,9 @@ def candidate(
         return one.out(f"{m.status}: {m.reason or 'no reason was recorded'}")
     if not proven(m.parity):
         return one.out(difference(m.parity))
-    differs = next((note for note in m.notes if note.code == "precision-differs"), None)
-    if differs is not None:
-        return one.out(differs.text)
+    for note in m.notes:
+        if note.code in ("precision-differs", "values-fixed"):
+            return one.out(note.text)
     if m.ratio_to_eager is None:
         return one.out("too few blocks to compare it with eager; give a longer --time-budget")
     return replace(one, gain=inverse(m.ratio_to_eager))
