@@ -413,13 +413,25 @@ def test_only_what_can_be_delivered_is_called_so():
 # --- what no deployment does ----------------------------------------------------------------------
 
 MODULES = """
+import threading
+from collections import deque
+
 import torch
+
+class Calls:
+    def __init__(self):
+        self.lock, self.key, self.last = threading.Lock(), lambda x: x, deque([0], maxlen=1)
 
 class Own(torch.nn.Linear):
     def __init__(self):
         super().__init__(4, 3)
         self.register_buffer("count", torch.zeros(1))
         self.calls, self.seen = 0, []
+        self.places, self.object, self.self = [torch.zeros(1)], {"a": Calls()}, [self]
+        self.conjugate = torch.zeros(2, dtype=torch.cfloat).conj()
+        self.deep = []
+        for _ in range(10_000):
+            self.deep = [self.deep]
 
 def module(change):
     def build():
@@ -434,6 +446,8 @@ pure = module(lambda self, x: None)
 writing = module(lambda self, x: x.clamp_(0).sum() * 0)
 counting = module(lambda self, x: self.count.add_(1) * 0)
 remembering = module(lambda self, x: self.seen.append(x))
+replacing = module(lambda self, x: self.places[0].add_(1) * 0)
+hiding = module(lambda self, x: self.object["a"].last.append(self.object["a"].last[0] + 1))
 tuning = module(lambda self, x: self.weight.mul_(1).sum() * 0)
 drawing = module(lambda self, x: torch.rand(1))
 dropping = module(lambda self, x: torch.nn.functional.dropout(x).sum())
@@ -448,7 +462,8 @@ stepping = module(stepping)
 @pytest.mark.parametrize(
     ("name", "said"),
     [("pure", None), ("writing", r"into its input args\.0"), ("counting", "'count'"),
-     ("remembering", "'seen'"), ("tuning", "'weight'"), ("drawing", "other outputs"),
+     ("remembering", "'seen'"), ("replacing", "'places'"), ("hiding", "'object'"),
+     ("tuning", "'weight'"), ("drawing", "other outputs"),
      ("dropping", "other outputs"), ("stepping", "'calls'")],
 )  # fmt: skip
 def test_a_module_of_which_a_call_does_more_than_return_outputs_is_refused(tmp_path, name, said):

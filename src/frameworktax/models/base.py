@@ -7,10 +7,14 @@ between runtimes means nothing on outputs of 1e-21 or 1e+8).
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.records import SEED as SEED  # where families take it from
@@ -169,26 +173,60 @@ def model_of(
 def state(module: torch.nn.Module) -> dict[str, object]:
     """Return what a module keeps from call to call, by name, as values to compare.
 
-    Of a parameter how often it was written to, of other tensors among its own and its parts'
-    attributes the bytes, of a container how much it holds, and plain values.
+    Of a parameter how often it was written to; of other tensors, containers and objects among its
+    own and its parts' attributes a hash of all that they hold, as far as it can be pickled.
     """
     import torch
 
     found: dict[str, object] = {}
+    pickler = _state_pickler()
     for path, part in module.named_modules():
         own = {**vars(part), **dict(part.named_buffers(recurse=False))}
         for name, value in {**own, **dict(part.named_parameters(recurse=False))}.items():
             key = f"{path}.{name}".lstrip(".")
             if isinstance(value, torch.nn.Parameter):
                 found[key] = None if value.is_inference() else value._version
-            elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                whole = value.detach().cpu().contiguous()
-                found[key] = whole.reshape(-1).view(torch.uint8).numpy().tobytes()
             elif isinstance(value, bool | int | float | str | None):
                 found[key] = repr(value)
-            elif isinstance(value, list | tuple | set | Mapping):
-                found[key] = len(value)
+            elif name not in ("_parameters", "_buffers", "_modules"):  # each has a name of its own
+                found[key] = pickler(value)
     return found
+
+
+def _state_pickler() -> Callable[[object], str]:
+    """Return a function from an object to a hash of what it and all that it holds hold.
+
+    Of modules there is nothing, and of what cannot be pickled (a lock, a function) the type alone.
+    What several objects hold is in the hash of the first.
+    """
+    import torch
+
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            if value is repr:
+                return NotImplemented
+            what: object = type(value).__qualname__
+            if isinstance(value, torch.nn.Parameter) and not value.is_inference():
+                what = value._version
+            elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+                what = whole.reshape(-1).view(torch.uint8).numpy().tobytes()
+            elif not isinstance(value, torch.nn.Module | torch.Tensor | type | FunctionType):
+                with contextlib.suppress(Exception):  # of foreign code
+                    what = value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+            return what if isinstance(what, tuple) else (repr, (what,))
+
+    digest = hashlib.sha256()
+    pickler = Pickler(SimpleNamespace(write=lambda data: digest.update(data)))
+
+    def pickled(value: object) -> str:
+        nonlocal digest
+        digest = hashlib.sha256()
+        with contextlib.suppress(RecursionError):  # what lies that deep is left out
+            pickler.dump(value)
+        return digest.hexdigest()
+
+    return pickled
 
 
 # --- outputs of ordinary size: random weights make parity meaningless otherwise -------------------
