@@ -198,6 +198,7 @@ def test_arrays_are_float32_where_the_module_returns_bfloat16(takes_torch):
         ((np.ones((1, 4), np.float32), 2.0), {}, "scale was given"),
         ((np.ones((1, 4), np.float32),), {"scale": 2.0}, "scale was given"),
         ((np.ones((1, 4), np.float32),), {"other": 1}, "other was given"),
+        ((np.ones((1, 4), np.float32),), {"other": ...}, "other was given"),
         ((np.ones((1, 4), np.float32),), {"x": np.ones((1, 4), np.float32)}, "given twice"),
     ],
 )

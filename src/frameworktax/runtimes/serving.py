@@ -445,7 +445,7 @@ def binder(interface: Interface) -> Callable[[tuple[Any, ...], dict[str, Any]], 
                     f"made with {name}={fixed[name]!r}; give that"
                 )
         for name, value in given.items():
-            if name in known or deployment.same(fixed.get(name, ...), value):
+            if name in known or (name in fixed and deployment.same(fixed[name], value)):
                 continue
             made = f"{name}={fixed[name]!r}; give that" if name in fixed else f"no {name}"
             raise DeploymentError(
