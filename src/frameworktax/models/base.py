@@ -176,20 +176,13 @@ def state(module: torch.nn.Module) -> dict[str, object]:
     Of a parameter how often it was written to; of other tensors, containers and objects among its
     own and its parts' attributes a hash of all that they hold, as far as it can be pickled.
     """
-    import torch
-
     found: dict[str, object] = {}
-    pickler = _state_pickler()
+    pickled = _state_pickler()
     for path, part in module.named_modules():
         own = {**vars(part), **dict(part.named_buffers(recurse=False))}
         for name, value in {**own, **dict(part.named_parameters(recurse=False))}.items():
-            key = f"{path}.{name}".lstrip(".")
-            if isinstance(value, torch.nn.Parameter):
-                found[key] = None if value.is_inference() else value._version
-            elif isinstance(value, bool | int | float | str | None):
-                found[key] = repr(value)
-            elif name not in ("_parameters", "_buffers", "_modules"):  # each has a name of its own
-                found[key] = pickler(value)
+            if name not in ("_parameters", "_buffers", "_modules"):  # each has a name of its own
+                found[f"{path}.{name}".lstrip(".")] = pickled(value)
     return found
 
 
@@ -206,8 +199,8 @@ def _state_pickler() -> Callable[[object], str]:
             if value is repr:
                 return NotImplemented
             what: object = type(value).__qualname__
-            if isinstance(value, torch.nn.Parameter) and not value.is_inference():
-                what = value._version
+            if isinstance(value, torch.nn.Parameter):
+                what = None if value.is_inference() else value._version
             elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
                 whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
                 what = whole.reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -222,7 +215,7 @@ def _state_pickler() -> Callable[[object], str]:
     def pickled(value: object) -> str:
         nonlocal digest
         digest = hashlib.sha256()
-        with contextlib.suppress(RecursionError):  # what lies that deep is left out
+        with contextlib.suppress(RecursionError, pickle.PicklingError):  # the rest is left out
             pickler.dump(value)
         return digest.hexdigest()
 
