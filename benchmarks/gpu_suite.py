@@ -265,16 +265,20 @@ class Suite:
         code, text = self.execute(command, limit_s, self.out / f"{part.name}.log")
         took = self.clock() - begin
         cells: list[Row] = []
-        if part.measures:
-            row, cells = self._measured(part, code, text, took)
-            rows = [row]
-        elif part.name == "method":
-            rows = checks_in(text)
-            if code not in (0, CHECK_FAILED) or not rows:
-                rows.append({"check": "method checks", "ok": False, "result": why(code, text)})
-            write(self.out / "method.json", rows)
-        else:
-            rows = [tested(code, text)]
+        try:
+            if part.measures:
+                row, cells = self._measured(part, code, text, took)
+                rows = [row]
+            elif part.name == "method":
+                rows = rows_in(text, "check")
+                if code not in (0, CHECK_FAILED) or not rows:
+                    rows.append({"check": "method checks", "ok": False, "result": why(code, text)})
+                write(self.out / "method.json", rows)
+            else:
+                rows = [tested(code, text)]
+        except Exception as error:  # noqa: BLE001 - the other parts are worth as much without it
+            said = f"its results cannot be read: {type(error).__name__}: {error}"
+            rows = [{"check": part.name, "ok": False, "result": said}]
         for row in rows:
             row["part"] = part.name
         self._forget(part)
@@ -361,9 +365,17 @@ def brief(cell: Row) -> Row:
     }
 
 
-def checks_in(text: str) -> list[Row]:
-    """Return the rows that gpu_method.py printed."""
-    return [json.loads(line) for line in text.splitlines() if line.startswith('{"check"')]
+def rows_in(text: str, first: str) -> list[Row]:
+    """Return the rows, by their first key, that a command printed a line each.
+
+    A library that writes at the same time may have its words behind one; a row cut short is none.
+    """
+    found = []
+    for line in text.splitlines():
+        if line.startswith(f'{{"{first}"'):
+            with contextlib.suppress(ValueError):
+                found.append(json.JSONDecoder().raw_decode(line)[0])
+    return found
 
 
 def tested(code: int, text: str) -> Row:
@@ -382,11 +394,13 @@ def archive(folder: Path, path: Path, limit: int = ARCHIVE_BYTES) -> list[str]:
     files = [f for f in folder.rglob("*") if f.is_file() and site not in f.parents]
     files.sort(key=lambda f: (f.suffix == ".log", f.suffix == ".jsonl", f.stat().st_size))
     dropped: list[str] = []
+    partial = path.with_name(f".{path.name}")  # the machine may be taken away meanwhile
     while True:
-        with tarfile.open(path, "w:gz") as packed:
+        with tarfile.open(partial, "w:gz") as packed:
             for file in files:
                 packed.add(file, f"{folder.name}/{file.relative_to(folder)}")
-        if path.stat().st_size <= limit or not files:
+        if partial.stat().st_size <= limit or not files:
+            partial.replace(path)
             return dropped
         dropped.append(str(files.pop().relative_to(folder)))
 
@@ -465,8 +479,7 @@ def environment(execute: Execute, out: Path, limit_s: float) -> Row:
         "'l2_bytes': getattr(p, 'L2_cache_size', None)}))"
     )
     status, text = execute(["-c", code], limit_s, out / "torch.log")
-    found = [line for line in text.splitlines() if line.startswith('{"torch"')]  # of warnings none
-    gpu = json.loads(found[0]) if found else {"error": why(status, text)}
+    gpu = next(iter(rows_in(text, "torch")), {"error": why(status, text)})
     cpu = re.search(r"^model name\s*: *(.+)$", read_text("/proc/cpuinfo"), re.MULTILINE)
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -567,7 +580,9 @@ def read_text(path: str) -> str:
 
 
 def write(path: Path, data: Any) -> None:
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def show(suite: Suite) -> None:

@@ -157,6 +157,40 @@ def test_it_writes_after_each_part(tmp_path):
         assert "gpu/summary.json" in packed.getnames()
 
 
+def test_a_part_whose_results_cannot_be_read_is_a_row_and_the_others_run(tmp_path):
+    odd = [{"runtime": "eager"}]  # a document of another form
+    machine, suite = run(tmp_path, points={"long": odd, "last": [point()]})
+    assert [name for name, _ in machine.ran] == ["quick", "long", "last"]
+    assert [row["ok"] for row in suite.summary["checks"]] == [True, False, True]
+    assert "KeyError" in suite.summary["checks"][1]["result"]
+
+
+def test_a_row_with_words_of_a_library_behind_it_is_read_and_one_cut_short_is_not():
+    row = '{"check": "spin", "ok": true, "result": "1"}'
+    text = f'{row}[W1129 a warning]\nno row\n{row}\n{{"torch": 1}}\n{{"check": "cut'
+    assert [one["check"] for one in gpu_suite.rows_in(text, "check")] == ["spin", "spin"]
+
+
+def test_a_suite_that_is_killed_while_it_writes_leaves_what_it_wrote_before(tmp_path, monkeypatch):
+    out = tmp_path / "gpu"
+    out.mkdir()
+    run(out, parts=[QUICK])
+    kept = out / "summary.json", tmp_path / "gpu.tar.gz"
+    before = [path.read_bytes() for path in kept]
+
+    def killed(self, *given, **named):
+        open(self if isinstance(self, Path) else self.name, "wb").close()  # it had begun
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "write_text", killed)
+        run(out, parts=[QUICK], again=True)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(tarfile.TarFile, "add", killed)
+        gpu_suite.archive(out, kept[1])
+    assert [path.read_bytes() for path in kept] == before
+
+
 def test_what_is_done_is_not_run_again_unless_it_is_named(tmp_path):
     out = tmp_path / "gpu"
     out.mkdir()
