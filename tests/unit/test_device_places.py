@@ -131,6 +131,22 @@ def test_operators_are_the_outermost_around_a_launch(setting):
     }
 
 
+def test_of_operators_that_begin_together_the_outer_one_counts_wherever_it_is_in_the_file(setting):
+    clock, device, entered = setting
+
+    def call():
+        with device.operator("aten::matmul"):
+            with device.operator("aten::mm"):
+                device.launch(host_ns=500, kernel_ns=200)
+            clock.work(100)
+
+    trace, marks, begins = profiled(call, device, entered, operators=True)
+    for order in (slice(None), slice(None, None, -1)):
+        events = trace.events.where(np.arange(len(trace.events))[order])
+        found = place_calls(replace(trace, events=events), 0, marks, begins, entered.innermost)
+        assert {name for ticks in found for _, name, _ in ticks} == {"aten::matmul"}
+
+
 def test_a_graph_belongs_to_the_module_that_replays_it(setting):
     _, device, entered = setting
 

@@ -27,9 +27,9 @@ from frameworktax.attribution.layers import OUTSIDE, ModuleClock, by_place
 from frameworktax.attribution.torch_device import TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
-from frameworktax.traces.events import HOST_CALLS, Events, Trace
-from frameworktax.traces.intervals import Ns, merge
-from frameworktax.traces.timeline import find, outermost_first, taken
+from frameworktax.traces.events import HOST_CALLS, LIMIT, Events, Trace
+from frameworktax.traces.intervals import Ns, merge, owners
+from frameworktax.traces.timeline import find, groups, outermost_first, taken
 
 Ticks = Mapping[tuple[int, str, str], int]
 """(module, operator, line of the bill) → ns, the module ``OUTSIDE`` for none."""
@@ -62,18 +62,18 @@ def place_calls(
     host = trace.events.of(*HOST_CALLS)
     host = host.where(outermost_first(host))
     offset = clock_offset(host, find(host.correlation, markers.correlation), marks)
+    rows = find(host.correlation, every.correlation)
+    launched, operators = taken(host.start_ns, rows), _operators(trace.events, host, rows)
     stretches: list[Ticks] = []
     for call, begin in enumerate(begins):
-        work = every.where(in_call == call)
-        rows = find(host.correlation, work.correlation)
-        known, launched = rows >= 0, taken(host.start_ns, rows)
+        own = np.flatnonzero(in_call == call)
+        work, known = every.where(own), rows[own] >= 0
         modules = np.full(len(work), OUTSIDE)
-        modules[known] = innermost((launched[known] + offset).tolist())
-        operators = _operators(trace.events, host, rows)
+        modules[known] = innermost((launched[own[known]] + offset).tolist())
         ticks: Counter[tuple[int, str, str]] = Counter()
-        idle = _idle_before(work, launched, begin - offset)
-        for i in range(len(work)):
-            where = int(modules[i]), operators[i]
+        idle = _idle_before(work, launched[own], begin - offset)
+        for i, row in enumerate(own.tolist()):
+            where = int(modules[i]), operators[row]
             ticks[(*where, "kernel")] += int(work.end_ns[i] - work.start_ns[i])
             ticks[(*where, "device_gap")] += int(idle[i])
         stretches.append({key: ns for key, ns in ticks.items() if ns})
@@ -119,16 +119,16 @@ def _idle_before(work: Events, launched: Ns, begin: int) -> Ns:
 def _operators(events: Events, host: Events, rows: Ns) -> list[str]:
     """Return, per launch, the name of the outermost host operator around it, "" for none."""
     operators = events.of("cpu_op")
+    operators = operators.where(np.lexsort((-operators.end_ns, operators.start_ns)))
+    at, thread = taken(host.start_ns, rows), taken(host.thread, rows)
     names = [""] * len(rows)
-    for i, r in enumerate(rows.tolist()):
-        if r < 0 or not len(operators):
-            continue
-        at = int(host.start_ns[r])
-        around = (operators.start_ns <= at) & (at < operators.end_ns)
-        around &= operators.thread == host.thread[r]
-        inside = np.flatnonzero(around)
-        if len(inside):  # the one that began first
-            names[i] = operators.name_of(int(inside[np.argmin(operators.start_ns[inside])]))
+    for number, own in groups(operators.thread):
+        reached = np.append(-LIMIT, np.maximum.accumulate(operators.end_ns[own])[:-1])
+        outer = operators.where(own[operators.start_ns[own] >= reached])
+        launches = np.flatnonzero(thread == number)
+        around = owners(outer.start_ns, outer.end_ns, at[launches])
+        for i, one in zip(launches.tolist(), around.tolist(), strict=True):
+            names[i] = outer.name_of(one) if one >= 0 else ""
     return names
 
 
