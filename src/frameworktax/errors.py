@@ -201,19 +201,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-DEVICE_ERROR = re.compile(
-    r"(CUDA|HIP) ((driver )?error|failure)|Triton Error \[|CUDNN_STATUS_EXECUTION_FAILED"
-)
-"""In what torch's and ONNX Runtime's calls of CUDA or ROCm raise, and Triton's launches."""
-
-
 def ends_device(error: BaseException) -> bool:
     """Return whether a process has no use of its device any more after an error.
 
     After an illegal access or a failed assertion in a kernel every later call of CUDA gives the
     same error, until the process ends (CUDA C++ programming guide, error checking).
     """
-    is_device = type(error).__name__ == "AcceleratorError" or DEVICE_ERROR.search(str(error))
+    words = r"(CUDA|HIP) ((driver )?error|failure)|Triton Error \[|CUDNN_STATUS_EXECUTION_FAILED"
+    is_device = type(error).__name__ == "AcceleratorError" or re.search(words, str(error))
     return bool(is_device) and not is_out_of_memory(error)
 
 

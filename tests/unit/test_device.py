@@ -554,6 +554,22 @@ def test_a_lost_record_is_worth_another_profile():
     assert found["notes"] == []
 
 
+@pytest.mark.parametrize("losses", [(1, 2, 3), (2, 1, 3), (3, 2, 1)])
+def test_where_every_profile_loses_records_the_one_that_lost_fewest_counts(losses):
+    clock = FakeClock(EPOCH)
+    left = list(losses)
+
+    class Forgetful(FakeDevice):
+        def profile(self, work):
+            upto = HEAD + 1 + left.pop(0)
+            self.lose = lambda number: HEAD < number < upto
+            return super().profile(work)
+
+    forgetful = Forgetful(clock)
+    found = attribute(clock, forgetful, five_and_a_copy(forgetful))
+    assert (left, found["lost"], min(found["kernels"])) == ([], 1, 4)
+
+
 def test_a_profiler_that_fails_leaves_the_span_and_a_reason():
     clock = FakeClock(EPOCH)
 

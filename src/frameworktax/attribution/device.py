@@ -147,11 +147,11 @@ def _state_under_load(warm: Warm, read: Read | None) -> dict[str, int]:
 
 
 def _profile(warm: Warm, calls: int) -> DeviceRun:
-    """Profile, again where records were lost; return the last, or one of no calls with a note."""
+    """Profile, again where records were lost; return the best, or one of no calls with a note."""
     run = DeviceRun()
     for _ in range(ATTEMPTS):
         try:
-            run = profile_device(warm, calls)
+            found = profile_device(warm, calls)
         except (TraceError, RuntimeError, AssertionError, OSError) as error:
             # torch.profiler raises RuntimeError, or asserts where its build has no CUPTI.
             why = " ".join(str(error).split())[:300] or type(error).__name__
@@ -159,6 +159,7 @@ def _profile(warm: Warm, calls: int) -> DeviceRun:
                 text = f"kernel time not measured: {why}"
                 run = DeviceRun(notes=[("device-profile-failed", text)])
         else:
+            run = found if not run.wall_ns or found.lost < run.lost else run
             if not run.lost:
                 break
     return run

@@ -26,7 +26,6 @@ SLOWED_BY: Mapping[int, str] = {
 }
 """Bits of ``nvmlClocksEventReasons`` (nvml.h) that lower the clock below what was chosen."""
 
-
 STATE: Mapping[str, Callable[[int, int], int]] = {
     "sm_mhz": min,
     "memory_mhz": min,
