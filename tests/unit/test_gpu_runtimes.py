@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from frameworktax import api, host, runtimes
-from frameworktax.errors import UsageError, WorkerError
+from frameworktax.errors import UsageError, WorkerError, ends_device
 from frameworktax.measure import series
 from frameworktax.measure.plan import Plan, points_for
 from frameworktax.measure.series import series_of
@@ -414,7 +414,7 @@ class Graph:
 @pytest.fixture
 def torch(monkeypatch):
     """A torch that captures what is called and replays nothing."""
-    stream = SimpleNamespace(wait_stream=lambda other: None)
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
     cuda = SimpleNamespace(
         CUDAGraph=Graph,
         Stream=lambda: stream,
@@ -528,6 +528,29 @@ def test_graphs_that_inductor_left_out_are_noted(torch, monkeypatch, skipped, co
     assert [code for code, _ in loaded.notes() if code != "device-arithmetic"] == codes
 
 
+def test_an_error_of_a_kernel_in_the_calls_before_is_not_said_to_be_of_the_capture(torch):
+    """It comes with the next synchronise, and the process is of no use any more."""
+    wrong = RuntimeError("CUDA error: an illegal memory access was encountered")
+    pending = []
+
+    def synchronize():
+        if pending:
+            raise wrong
+
+    @contextmanager
+    def graph(graph, stream, **mode):
+        synchronize()
+        yield
+
+    waiting = {"wait_stream": lambda other: None, "synchronize": synchronize}
+    torch.cuda.Stream, torch.cuda.graph = lambda: SimpleNamespace(**waiting), graph
+    torch.cuda.set_stream = lambda stream: None
+    with pytest.raises(RuntimeError) as raised:
+        cuda_graph.recorded(lambda: pending.append(1))
+    assert raised.value is wrong
+    assert ends_device(wrong)
+
+
 class OutOfMemoryError(RuntimeError):
     """Named like torch's."""
 
@@ -632,7 +655,8 @@ def test_a_served_graph_computes_from_what_it_is_given_and_later_calls_change_no
 def test_each_graph_is_captured_on_the_stream_that_its_call_was_warm_on(torch):
     """Not on torch's default, one for all: of one device, and of one workspace of cuBLAS."""
     warm, captured = [], []
-    torch.cuda.Stream = lambda: SimpleNamespace(wait_stream=lambda other: None)
+    still = {"wait_stream": lambda other: None, "synchronize": lambda: None}
+    torch.cuda.Stream = lambda: SimpleNamespace(**still)
     torch.cuda.stream = lambda stream: warm.append(stream) or nullcontext()
     modes = []
 

@@ -133,9 +133,8 @@ def recorded(call: Call, ready: Call | None = None) -> tuple[Call, Any]:
             if ready is not None:
                 ready()
             call()
-    stream = torch.cuda.current_stream()
-    stream.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
+    side.synchronize()  # what a kernel did wrong shows here: it is no fault of capturing
+    stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
     try:
         # torch's default is one stream for all: it is of the device that captured first, and torch
         # gives cuBLAS one workspace a stream, in which two graphs must not compute at once.
