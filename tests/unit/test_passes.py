@@ -3,6 +3,7 @@
 import random
 import signal
 import threading
+from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -239,6 +240,31 @@ def test_a_batch_size_that_ends_its_process_costs_no_other_one_anything(ran, ste
         others = ends[one, 0]
         is_noted = "restarted" in {note.code for note in others.notes}
         assert (others.status, is_noted) in {("ok", True), ("failed", False)}
+
+
+@pytest.mark.parametrize(("step", "ends"), [("sample", True), ("block", True), ("block", False)])
+def test_a_point_that_fails_once_it_is_timed_goes_on_in_further_processes(ran, step, ends):
+    """Its first value is in the store, and each process says how it ended."""
+    asked = Counter()
+
+    def before(worker, request):
+        if request.step != step or worker.runtime != "fast" or request.batch != 2:
+            return
+        asked[worker.process] += 1
+        if step == "sample" or asked[worker.process] == 2:
+            worker.alive = not ends
+            raise WorkerError("crashed", "killed")
+
+    ran.host.before = before
+    ran.run(runtimes=["eager", "fast"])
+    (point,) = {
+        subject.point.key()
+        for subject in ran.of(Subject)
+        if (subject.point.runtime, subject.point.workload.batch) == ("fast", 2)
+    }
+    assert {block.process for block in ran.of(Block) if block.point == point} == {0, 1, 2}
+    ended = [(one.process, one.status) for one in ran.of(Outcome) if one.point == point]
+    assert sorted(ended) == [(process, "crashed") for process in range(3)]
 
 
 def test_a_session_ends_at_the_precision_that_was_asked_for(ran):

@@ -217,23 +217,24 @@ class Recorder:
     ) -> None:
         """Record that batch sizes failed in a process; a dead process leaves the rounds.
 
-        What else it had timed ended with it; what was only warm in process 0 is open again, for a
-        new one.
+        What was timed in it stays, and goes on in others. What else was warm there ended with it;
+        in process 0 it is open again, for a new one.
         """
-        for batch in batches:
-            self.outcome(series, batch, process, error, series.runs.pop((batch, process), None))
         worker = series.workers.get(process)
-        if worker is None or worker.alive:
-            return
-        for batch in [batch for batch, its_process in series.bound if its_process == process]:
-            del series.bound[batch, process]
+        has_ended = worker is not None and not worker.alive
+        ended = [b for b, its_process in series.bound if its_process == process and has_ended]
+        for batch in dict.fromkeys([*batches, *ended]):
+            series.bound.pop((batch, process), None)
             run = series.runs.get((batch, process))
-            if run is not None and run.medians:
+            is_timed = run is not None and bool(run.medians)
+            if is_timed or batch in batches:
                 self.outcome(series, batch, process, error, run)
-            elif batch not in batches:
+            elif process == 0:
+                series.open.add(batch)
+            if not is_timed:
                 series.runs.pop((batch, process), None)
-                series.open |= {batch} if process == 0 else set()
-        del series.workers[process]
+        if has_ended:
+            del series.workers[process]
 
 
 class EffortClock:

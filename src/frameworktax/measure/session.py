@@ -213,7 +213,7 @@ class MeasuringSession:
         for series in list(self._series):
             if not (series.is_usable and series.timed) or series.runtime.compiles:
                 continue
-            for batch in sorted(set(series.points) - series.failed):
+            for batch in sorted(series.open - series.failed):
                 is_quick = 0 < schedule.cost_s(series, batch) < MOMENT_S
                 if is_quick and 0 in series.workers and (batch, 0) not in series.bound:
                     self._setup.bind(series, 0, batch)
