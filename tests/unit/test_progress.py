@@ -310,3 +310,14 @@ def test_a_log_has_a_line_for_each_runtime_once_all_its_batches_have_values():
     half = plus_minus(process_interval(PROCESSES))
     assert line == f"  eager: 1.00 ms {half} at batch 1, 4.00 ms at batch 8"
     assert len(out.getvalue().splitlines()) == 2
+
+
+def test_a_log_has_the_line_of_a_runtime_of_which_a_batch_failed():
+    view, out, _ = growing(live=False)
+    view.measured(ASKED[0], [[1_000_000.0]])
+    assert len(out.getvalue().splitlines()) == 1
+    for phase in ("starting processes", "warming up"):
+        view.phase(phase)
+    view.measured(ASKED[0], PROCESSES)
+    lines = [line for line in out.getvalue().splitlines() if "eager" in line]
+    assert lines == ["  eager: 1.00 ms at batch 1, no value at batch 8"]

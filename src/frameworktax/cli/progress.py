@@ -157,8 +157,7 @@ class ProgressView(_Drawing, Reporter):
             self._medians.pop(point, None)
             self._medians[point] = medians_ns
             self._fresh.add(point)
-        if self._live is None and (line := self._first_line(point)) is not None:
-            self._log(f"{self._indent()}  {line}", often=not self._session or self._verbose)
+        self._log_values(point)
         self._draw()
 
     def setting_up(self, label: str, step: str) -> None:
@@ -173,6 +172,8 @@ class ProgressView(_Drawing, Reporter):
     def phase(self, text: str) -> None:
         self._phase = text
         self._next = ""
+        for point in self._medians:  # a phase ends once every point had its turn
+            self._log_values(point, final=True)
         self._log(f"{self._indent()}{text}; {self._left()}", often=self._verbose)
         self._draw(at_once=True)
 
@@ -270,20 +271,23 @@ class ProgressView(_Drawing, Reporter):
         brief, note = milliseconds(ns), around.replace(" ", "")
         return blocks.Cell(brief, style="strong" if is_done else "", note=note, short=brief)
 
-    def _first_line(self, point: Point) -> str | None:
-        """Return the values of a point's runtime once each of its batches has one; once only."""
+    def _log_values(self, point: Point, *, final: bool = False) -> None:
+        """Log once the values of a point's runtime: as each batch has one, or ``final``."""
         key = (self._asked.get(point), point.runtime)
         mine = [p for p, family in self._asked.items() if (family, p.runtime) == key]
-        if not mine or key in self._said or any(p not in self._medians for p in mine):
-            return None
+        is_whole = all(p in self._medians for p in mine)
+        if not mine or key in self._said or not (is_whole or final):
+            return
         self._said.add(key)
         values = []
         for p in sorted(mine, key=lambda p: p.workload.batch):
-            ns, around, _ = self._known(p)
-            values.append(f"{f'{time_text(ns)} {around}'.rstrip()} at batch {p.workload.batch}")
+            ns, around, _ = self._known(p) if p in self._medians else (None, "", False)
+            text = "no value" if ns is None else f"{time_text(ns)} {around}".rstrip()
+            values.append(f"{text} at batch {p.workload.batch}")
         is_study = bool(self._session)
         name = point_name(point, batch=False) if is_study else distinct_name(point, self._asked)
-        return f"{name}: {', '.join(values)}"
+        line = f"{self._indent()}  {name}: {', '.join(values)}"
+        self._log(line, often=not is_study or self._verbose)
 
     def _known(self, point: Point) -> tuple[float, str, bool]:
         """Return a point's value, ns, its interval as text, and whether that is narrow enough.
