@@ -148,6 +148,38 @@ def test_wall_over_cpu_is_a_matter_of_the_cpu_only():
     assert points.notes(found) == []
 
 
+@pytest.mark.parametrize(
+    ("rounds", "moved", "processes", "is_noted"),
+    [
+        ((1.0, 1.3, 1.6), 1.0, 3, True),
+        ((1.0, 1.3, 1.6), 1.1, 3, False),  # so did the host, or nearly so
+        ((1.0, 1.3, 1.4), 1.0, 3, False),
+        ((1.6, 1.3, 1.0), 1.0, 3, False),
+        ((1.0, 1.3, 1.6), None, 3, False),  # nothing says what the host did
+        ((1.0, 1.3, 1.6), 1.0, 2, False),
+    ],
+)
+def test_calls_that_get_slower_in_every_process_have_a_note(rounds, moved, processes, is_noted):
+    timed = data.blocks(AT, 1_000_000, rounds=rounds, processes=(1.0,) * processes)
+    speeds = [] if moved is None else [1_000, 1_000, 1_000, 1_000, round(1_000 * moved)]
+    calibrated = [
+        Calibration(session=data.SESSION, round=number, latency_ns=(ns,))
+        for number, ns in enumerate(speeds)
+    ]
+    found = one([subject(AT), *timed, *calibrated])
+    assert ("gets-slower" in {n.code for n in points.notes(found)}) == is_noted
+
+
+def test_one_process_that_gets_no_slower_is_enough_where_they_are_few():
+    timed = [data.blocks(AT, 1_000_000, rounds=r) for r in ((1.0, 2.0, 2.0), (2.0, 2.0, 2.0))]
+    mixed = [b for b in timed[0] if b.process] + [b for b in timed[1] if not b.process]
+    calibrated = [
+        Calibration(session=data.SESSION, round=number, latency_ns=(1_000,)) for number in range(5)
+    ]
+    found = one([subject(AT), *mixed, *calibrated])
+    assert "gets-slower" not in {n.code for n in points.notes(found)}
+
+
 def test_the_width_asked_for_decides_about_the_note():
     found = one([subject(AT), *data.blocks(AT, 1_000_000)])  # ± 2.5 %
     assert {n.code for n in points.notes(found, until=0.02)} == {"wide-interval"}

@@ -44,6 +44,10 @@ WORST_FIRST = ("crashed", "out-of-memory", "timeout", "failed", "unavailable")
 WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4), where
 the thread has not waited for so long by itself."""
+SLOWER = 1.5
+"""Factor by which calls get slower from the first block of a process to its last, beyond all that
+the calibrator moved, where the module is the cause: two blocks of a process are 0.85 to 1.15 of
+each other, and processes that are disturbed by something else are not all so, at all times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,6 +327,28 @@ def _own_wait(records: PointRecords) -> float:
     return sum(own for own, _ in known) / wall_ns if wall_ns else 0.0
 
 
+def _gets_slower(records: PointRecords) -> str | None:
+    """Return how much slower calls get within processes, None where that is not certain.
+
+    One process in eight may be another: its warm-up lasted until calls were slow.
+    """
+    several = [medians for medians in records.block_medians if len(medians) > 1]
+    if len(several) < MIN_PROCESSES or len(records.blocks) < MIN_BLOCKS:
+        return None
+    if len(records.calibrator) < MIN_BLOCKS:
+        return None
+    moved = max(records.calibrator.values()) / min(records.calibrator.values())
+    factors = sorted(medians[-1] / medians[0] for medians in several)
+    odd = len(factors) // 8
+    if factors[odd] <= SLOWER * moved:
+        return None
+    return (
+        f"in {len(factors) - odd} of {len(factors)} processes the last calls took at least "
+        f"{factors[odd]:.1f} × as long as the first, and the host's speed moved by {moved:.2f} ×: "
+        "calls get slower, and the latency is of no one call; reset what the module keeps"
+    )
+
+
 def _judged(records: PointRecords, until: float) -> Iterator[Note]:
     if device_of(records.point.platform) == "cpu" and records.group is not None:
         wall_ns, cpu_ns = records.timed.times[records.group]
@@ -332,6 +358,8 @@ def _judged(records: PointRecords, until: float) -> Iterator[Note]:
                 f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "
                 "other load or other threads are in these numbers",
             )
+        if slower := _gets_slower(records):
+            yield Note("gets-slower", slower)
     processes, blocks = len(records.levels), len(records.blocks)
     half = relative_half_width(records.latency)
     if half > until and blocks > 1:
