@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -275,3 +276,10 @@ def test_a_process_ends_with_an_error_that_each_later_call_would_give(
     with pytest.raises(WorkerError, match=re.escape(text)):
         worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
     assert worker.alive != is_end
+
+
+def test_what_has_computed_nothing_yet_is_not_timed():
+    server = Server()
+    server._loaded = SimpleNamespace(bind=lambda batch: lambda: (x for x in ()))
+    with pytest.raises(WorkerError, match="has computed nothing"):
+        server.bind(batch=1, limit_ns=1)

@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -175,7 +175,9 @@ class Server:
         loaded = self._loaded
         start = time.perf_counter_ns()
         call = loaded.bind(batch)
-        call()
+        if isinstance(call(), Generator | Coroutine):
+            text = "the model's call returns a generator or coroutine, and has computed nothing yet"
+            raise WorkerError("failed", f"{text}; return its results, as a list")
         loaded.synchronize()
         first_ns = time.perf_counter_ns() - start
         warm = timing.warm_up(call, loaded.synchronize, limit_ns=limit_ns)
