@@ -102,7 +102,6 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(attach, "Events", FakeEvents)
     monkeypatch.setattr(FakeEvents, "root", tmp_path, raising=False)
     monkeypatch.setattr(attach, "INTERVAL_S", 1e6)  # looks when it is asked
-    monkeypatch.setenv("FRAMEWORKTAX_RUNTIME_DIR", str(tmp_path / "run"))
     process()
     return SimpleNamespace(root=tmp_path, write=write, process=process)
 
@@ -180,7 +179,6 @@ def test_what_the_kernel_refuses_is_one_line_with_a_remedy(
     with pytest.raises(NothingMeasuredError, match=says) as refused:
         Observation(PID, root=machine.root).__enter__()
     assert "\n" not in str(refused.value)
-    assert list((machine.root / "run").iterdir()) == []
 
 
 def test_a_process_that_protects_itself_is_one_line_with_a_remedy(machine, monkeypatch):
@@ -203,17 +201,56 @@ def test_an_errno_of_the_system_call_is_the_reason(monkeypatch):
     assert refused.value.errno == errno.ENOSYS
 
 
-def test_only_one_attaches_at_a_time_and_leaves_no_file(machine):
+def test_only_one_attaches_at_a_time_and_no_file_is_made_for_it(machine):
+    before = sorted(machine.root.rglob("*"))
     found = target.find(PID, machine.root)
-    with target.only_one(found):
-        with pytest.raises(UsageError, match=str(PID)), target.only_one(found):
+    with target.only_one(found, machine.root):
+        with (
+            pytest.raises(UsageError, match=str(PID)),
+            target.only_one(found, machine.root),
+        ):
             pass
-        (left,) = (machine.root / "run").iterdir()
-    assert not left.exists()
-    left.touch()  # of one that was killed
-    with target.only_one(found):
-        pass
-    assert not left.exists()
+        assert sorted(machine.root.rglob("*")) == before
+    with pytest.raises(BlockingIOError), target.only_one(found, machine.root):
+        raise BlockingIOError  # of what was done meanwhile
+    with pytest.raises(UsageError, match="no process"):
+        target.only_one(found, machine.root / "elsewhere").__enter__()
+
+
+def test_a_process_whose_first_thread_has_ended_is_read_by_another(machine):
+    machine.process(state="Z")
+    machine.write(maps="", task__1__comm="one\n", task__2__comm="two\n")
+    machine.write(1, stat="1 (one) Z 1 " + "0 " * 17)
+    with pytest.raises(UsageError, match="has ended"):
+        target.find(PID, machine.root)
+    machine.process(2, name="worker")
+    machine.process(state="Z")
+    machine.write(maps="")
+    with Observation(PID, root=machine.root) as observed:
+        observed._processes[PID, 77].sampler.look()
+        (found,) = observed.finish().processes
+    assert {library for _, library, *_ in found.symbols_ns} == {"[kernel]", "[jit]", "[unknown]"}
+
+
+def test_what_a_process_had_mapped_is_known_while_it_ends(machine):
+    with Observation(PID, root=machine.root) as observed:
+        observed._processes[PID, 77].sampler.look()
+        machine.write(maps="")
+        (found,) = observed.finish().processes
+    assert {library for _, library, *_ in found.symbols_ns} == {"[kernel]", "[jit]", "[unknown]"}
+
+
+def test_a_process_that_executed_another_program_was_python(machine):
+    machine.process(name="python3.11")
+    machine.write(maps=MAPS.format("python3.11").replace("3000-4000", f"{ELSEWHERE:x}-a000"))
+    with Observation(PID, root=machine.root) as observed:
+        observed._processes[PID, 77].sampler.look()
+        observed.place()
+        machine.write(maps="5000-6000 r-xp 00000000 08:01 7 /bin/sh\n")
+        observed._processes[PID, 77].resolver.resolve([0x5000])
+        (found,) = observed.finish().processes
+    assert found.is_python
+    assert "not-python" not in {note.code for note in found.notes}
 
 
 def test_py_spy_is_not_taken_from_the_current_folder(tmp_path, monkeypatch):

@@ -285,7 +285,8 @@ class Resolver:
         found_in = self._map or _own_map(wanted)
         if self._process and None in map(found_in.find, wanted):
             with suppress(OSError):  # the process has ended: what it had is known
-                self._map = found_in = _read_map(self._process)
+                read = _read_map(self._process)
+                self._map = found_in = read if read.regions else found_in  # none while it ends
         found = {address: self._leaf(address, found_in.find(address)) for address in wanted}
         for table in list(_tables.values()):
             if table.known is not None:

@@ -162,7 +162,7 @@ class _Observed:
     def __init__(
         self, found: Target, period_ns: int, root: Path, processors: Events | None
     ) -> None:
-        self._folder = folder = root / "proc" / str(found.pid)
+        self._folder = folder = target.living(root / "proc" / str(found.pid))
         self.target, self.period_ns = found, period_ns
         self.sampler = ThreadSampler(found.pid, processors or Events(period_ns), root)
         self.per = "thread" if processors is None else "processor"
@@ -177,7 +177,9 @@ class _Observed:
 
     @property
     def is_python(self) -> bool:
-        return any(_PYTHON.fullmatch(PurePosixPath(p).name) for p in self.resolver.libraries)
+        # Where samples were too: it may have executed another program since.
+        names = {PurePosixPath(path).name for path in self.resolver.libraries}
+        return any(map(_PYTHON.fullmatch, names | {leaf.library for leaf in self.seen.leaves}))
 
     def take(self) -> Counter[Leaf]:
         """Place what was sampled since the last time, and return it."""
@@ -330,7 +332,7 @@ class Observation:
 
     def __enter__(self) -> Observation:
         with contextlib.ExitStack() as until:
-            until.enter_context(target.only_one(self.target))
+            until.enter_context(target.only_one(self.target, self._root))
             self._begin_ns, self._cpu_ns = time.perf_counter_ns(), _own_cpu_ns()
             if self._asks_processors:
                 # What follows needs no privileges, and says why where it is refused as well.

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frameworktax.errors import UsageError, flat
-from frameworktax.host.lock import runtime_folder
 from frameworktax.host.machine import need_linux, stat_fields
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
-_STATE, _PARENT, _FLAGS, _START = 0, 1, 6, 19  # see stat_fields
+_PARENT, _FLAGS, _START = 1, 6, 19  # see stat_fields
 _TIMES = slice(11, 15)  # its own in user and in kernel mode, and those of children it waited for
 
 
@@ -76,7 +75,7 @@ def find(pid: int, root: Path = Path("/")) -> Target:
         )
         command = (folder / "cmdline").read_bytes().rstrip(b"\0")
     except (FileNotFoundError, ProcessLookupError):
-        raise UsageError(f"there is no process {pid}; find it with: pgrep -af NAME") from None
+        raise UsageError(_none(pid)) from None
     except OSError as error:
         raise UsageError(unreadable(pid, error)) from error
     leader = int(status.get("Tgid", pid))
@@ -89,7 +88,8 @@ def find(pid: int, root: Path = Path("/")) -> Target:
         )
     if int(fields[_FLAGS]) & _KERNEL_THREAD:
         raise UsageError(f"process {pid} is a thread of the kernel; give the id of a program")
-    if fields[_STATE] in ("Z", "X"):
+    folder = living(folder)
+    if _has_ended(folder):
         raise UsageError(f"process {pid} has ended and waits for its parent to take notice")
     owner = int(status["Uid"].split()[1])
     if os.geteuid() not in (0, owner):
@@ -104,6 +104,25 @@ def find(pid: int, root: Path = Path("/")) -> Target:
         int(fields[_START]),
         words if command else (status["Name"].strip(),),
     )
+
+
+def _none(pid: int) -> str:
+    return f"there is no process {pid}; find it with: pgrep -af NAME"
+
+
+def living(folder: Path) -> Path:
+    """Return the folder in ``/proc`` that has the memory of a process: a thread's, if any lives.
+
+    Its first thread may end before the others; the process's own folder is then empty.
+    """
+    if not _has_ended(folder):
+        return folder
+    threads = [folder.parent / name for name in sorted(os.listdir(folder / "task"))]
+    return next((one for one in threads if not _has_ended(one)), folder)
+
+
+def _has_ended(folder: Path) -> bool:
+    return stat_fields(folder)[:1] in ([], ["Z"], ["X"])
 
 
 def unreadable(pid: int, error: OSError) -> str:
@@ -142,30 +161,26 @@ def _name_of(user: int) -> str:
 
 
 @contextlib.contextmanager
-def only_one(target: Target) -> Iterator[None]:
-    """Attach to a process once at a time; the file goes when this ends.
+def only_one(target: Target, root: Path = Path("/")) -> Iterator[None]:
+    """Attach to a process once at a time, whichever user does.
 
-    The lock is an ``flock``: the kernel lets go of it however its holder ends.
+    The lock is an ``flock`` of the process's folder: the kernel lets go of it however its holder
+    ends, and no file is left.
 
     Raises:
-        UsageError: another one is attached, or there is no private folder for the lock.
+        UsageError: another one is attached, or the process has ended.
     """
-    path = runtime_folder() / f"attach-{target.pid}-{target.start}.lock"
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(root / "proc" / str(target.pid), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise UsageError(_none(target.pid)) from None
+    try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(descriptor)
             raise UsageError(
                 f"another frameworktax is attached to process {target.pid}; wait until it ends"
             ) from None
-        with contextlib.suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == path.stat().st_ino:
-                break
-        os.close(descriptor)  # it was removed by one that ended just now
-    try:
         yield
     finally:
-        path.unlink(missing_ok=True)
         os.close(descriptor)
