@@ -74,6 +74,7 @@ def find(pid: int, root: Path = Path("/")) -> Target:
             if ":" in line
         )
         command = (folder / "cmdline").read_bytes().rstrip(b"\0")
+        memory = living(folder)
     except (FileNotFoundError, ProcessLookupError):
         raise UsageError(_none(pid)) from None
     except OSError as error:
@@ -88,8 +89,7 @@ def find(pid: int, root: Path = Path("/")) -> Target:
         )
     if int(fields[_FLAGS]) & _KERNEL_THREAD:
         raise UsageError(f"process {pid} is a thread of the kernel; give the id of a program")
-    folder = living(folder)
-    if _has_ended(folder):
+    if _has_ended(memory):
         raise UsageError(f"process {pid} has ended and waits for its parent to take notice")
     owner = int(status["Uid"].split()[1])
     if os.geteuid() not in (0, owner):
@@ -117,8 +117,10 @@ def living(folder: Path) -> Path:
     """
     if not _has_ended(folder):
         return folder
-    threads = [folder.parent / name for name in sorted(os.listdir(folder / "task"))]
-    return next((one for one in threads if not _has_ended(one)), folder)
+    threads = sorted((folder / "task").iterdir())
+    return next(
+        (one for name in threads if not _has_ended(one := folder.parent / name.name)), folder
+    )
 
 
 def _has_ended(folder: Path) -> bool:
