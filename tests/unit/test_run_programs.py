@@ -28,6 +28,7 @@ import pytest
 
 from frameworktax.attribution.threads import TreeSampler, TreeSamples
 from frameworktax.errors import UsageError
+from frameworktax.host.machine import stat_fields
 from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
 from frameworktax.programs.document import Kind, Part, Program, Section
@@ -113,7 +114,7 @@ def watched(tmp_path, monkeypatch, request):
         torch.nn.Module.__call__ = lambda self, *args: own(self, *args)
     recorder = module.Recorder(str(tmp_path), "module", "")
     torch.forked, torch.threads = recorder.reset, recorder.threads
-    torch.modules = recorder.modules
+    torch.modules, torch.recorder = recorder.modules, recorder
     module.watch_torch(recorder, torch)
     return torch, clock, lambda: observed.read_notes(tmp_path)[0]
 
@@ -141,6 +142,37 @@ def test_only_outermost_calls_are_calls_and_inner_ones_are_noted_inside(watched)
     first = thread.details[0]
     assert list(first.notes[1::2]) == [2, -1, 2, -1]
     assert list(first.notes[::2] - first.begin_ns) == [1 * MS, 4 * MS, 4 * MS, 7 * MS]
+
+
+@pytest.mark.parametrize("place", ["say", "mapped"])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_signals_handler_may_call_a_module_while_one_is_registered(
+    watched, monkeypatch, place, is_same
+):
+    torch, clock, read = watched
+    net, other = timed(torch, clock, 3), timed(torch, clock, 5, timed(torch, clock, 1))
+    recorder, handled = torch.recorder, []
+    interrupted = getattr(recorder, place)
+
+    def during(*arguments):
+        assert recorder.lock.acquire(blocking=False)  # else the handler would wait for ever
+        recorder.lock.release()
+        if not handled:
+            handled.append(True)
+            (net if is_same else other)()
+        return interrupted(*arguments)
+
+    monkeypatch.setattr(recorder, place, during)
+    for _ in range(3):
+        net()
+    found = read()
+    (thread,) = found.threads.values()
+    took = [(end - begin) // MS for begin, end, _ in thread.rows.tolist()]
+    assert sorted(took) == [3, 3, 3, 3 if is_same else 6]
+    roots = [found.roots[root] for root in thread.rows[:, 2].tolist()]
+    assert len({one["root"] for one in roots}) == 2 - is_same
+    assert all(len(numbers) == 1 for numbers in thread.modules.values())
+    assert recorder.threads.keys() == {threading.get_ident()}
 
 
 def test_a_run_in_a_run_has_every_call_too(watched, tmp_path):
@@ -1285,6 +1317,46 @@ def test_an_alarm_of_the_command_is_the_programs():
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         child.wait()
+
+
+STOPPED = """
+import sys
+from pathlib import Path
+from frameworktax.programs import launch
+
+command = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()"]
+raise SystemExit(launch.run(command, Path(sys.argv[1]), by="none", inputs="").status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="signals are waited for on Linux")
+@pytest.mark.parametrize("is_sent_to_both", [False, True])
+def test_the_command_stops_and_goes_on_with_its_program(tmp_path, is_sent_to_both):
+    send = os.killpg if is_sent_to_both else os.kill
+    command = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,  # with a parent of another group of its session: signals stop it
+    )
+    pid = int(command.stdout.readline())
+    try:
+        for _ in range(3):
+            send(command.pid, signal.SIGTSTP)
+            _, status = os.waitpid(command.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGTSTP
+            if not is_sent_to_both:  # else either may be the first to stop
+                assert stat_fields(Path(f"/proc/{pid}"))[0] == "T"
+            send(command.pid, signal.SIGCONT)
+            _, status = os.waitpid(command.pid, os.WCONTINUED)
+            assert os.WIFCONTINUED(status)
+            while stat_fields(Path(f"/proc/{pid}"))[0] == "T":
+                time.sleep(0.001)
+    finally:
+        os.killpg(command.pid, signal.SIGCONT)
+        command.communicate("on")
+    assert command.returncode == 0
 
 
 def kind_with(inputs, tmp_path, **construction):

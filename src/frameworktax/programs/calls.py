@@ -26,10 +26,11 @@ import os
 import sys
 import time
 from _random import Random
-from _thread import _local, allocate_lock, get_ident, get_native_id
+from _thread import RLock, _local, get_ident, get_native_id
 from array import array
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from itertools import count
 from math import inf
 from resource import RUSAGE_THREAD, getrusage
 
@@ -102,7 +103,7 @@ class Recorder:
     def reset(self) -> None:
         """Begin anew: at the start, and in a forked child, whose file is its own."""
         self.pid = os.getpid()
-        self.lock = allocate_lock()
+        self.lock = RLock()  # a signal's handler may call a module while one is registered
         for thread in self.threads.values():
             thread.last = 0  # calls that are under way are the parent's to keep
         self.local = _local()
@@ -111,6 +112,7 @@ class Recorder:
         self.home: Thread | None = None
         self.latest[0], self.inside[0] = None, False
         self.roots.clear()
+        self.numbers = count(1)
         self.modules.clear()
         self.words = 0
         self.is_new = True
@@ -190,13 +192,14 @@ class Recorder:
         words = -(-words // page) * page
         room: Any
         with self.lock:
-            offset = 8 * self.words
+            at = self.words
+            self.words = until = at + words  # now: a signal's handler may need room next
             try:
-                if self.words + words > MOST_WORDS:
+                if until > MOST_WORDS:
                     raise OSError("there are more than are noted of one process")
-                room = self.mapped("calls", 8 * words, offset)
-                self.words += words
+                room = self.mapped("calls", 8 * words, 8 * at)
             except OSError as error:
+                self.words = at if self.words == until else self.words
                 room = bytearray(8 * words)
                 if not self.full:
                     self.full = True
@@ -221,8 +224,9 @@ class Recorder:
     def thread(self) -> Thread:
         """Return what the calling thread notes with from here on."""
         tid = get_ident()
-        made = self.threads[tid] = Thread(self)
+        # First: one that a signal's handler left forgets its own.
         self.local.leaving = Leaving(self.threads, tid)
+        made = self.threads[tid] = Thread(self)
         threading = sys.modules["threading"]  # torch imports it
         name = threading.current_thread().name
         if threading.main_thread().ident == tid:
@@ -272,10 +276,8 @@ class Recorder:
                 thread.calls.pop(key, None)
 
         indices = {id(one): index for index, (_, one) in enumerate(inside)}
-        with self.lock:
-            if key not in self.modules:  # else another thread was here
-                self.modules[key] = Known(root, indices, ref(module, forget))
-            return self.modules[key]
+        with self.lock:  # another thread may have been here
+            return self.modules.setdefault(key, Known(root, indices, ref(module, forget)))
 
     def see(self, root: Root, given: tuple[Any, Any]) -> None:
         """Note what a module is called with; values of the first call with such shapes, if asked.
@@ -325,8 +327,10 @@ class Recorder:
         with self.lock:
             made = self.roots.get(key)
             if made is None:
-                made = self.roots[key] = Root(len(self.roots) + 1)
-                self.say({"root": made.index, **known})
+                new = Root(next(self.numbers))
+                made = self.roots.setdefault(key, new)
+                if made is new:  # else a signal's handler was here
+                    self.say({"root": made.index, **known})
         return made
 
 

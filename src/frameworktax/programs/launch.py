@@ -24,10 +24,9 @@ from frameworktax.attribution.threads import TreeSampler, TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls
 
-TERMINAL = signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH
+STOPS = signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU
+TERMINAL = (*STOPS, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH)
 """Signals that a terminal sends to the program as well."""
-STOPPING = signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT
-"""Signals that this process obeys, as the program does: all others are the program's."""
 DRAIN_S = 0.25
 """Between two readings of the samples."""
 
@@ -154,7 +153,7 @@ def run(command: Sequence[str], folder: Path, *, by: str, inputs: str) -> Ended:
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     sys.stdout.flush()
     sys.stderr.flush()
-    watched = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *STOPPING}
+    watched = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         gate_out, gate = os.pipe()
@@ -217,7 +216,12 @@ def _execute(
 
 
 def _wait(pid: int, sampler: TreeSampler | None, watched: Iterable[int]) -> int:
-    """Wait for the program's end; return its exit code, or the signal's number, negative."""
+    """Wait for the program's end; return its exit code, or the signal's number, negative.
+
+    Where a terminal's signal stops the program, Ctrl-Z or one sent to this process, this process
+    stops as well, for the shell that waits for it. Both go on with SIGCONT. By SIGSTOP another
+    process stops the program alone, and lets it go on.
+    """
     while True:
         info = signal.sigtimedwait(watched, DRAIN_S)
         if sampler is not None:
@@ -227,6 +231,10 @@ def _wait(pid: int, sampler: TreeSampler | None, watched: Iterable[int]) -> int:
             if info.si_code <= 0 or info.si_signo not in TERMINAL:
                 os.kill(pid, info.si_signo)
             continue
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
+        ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        if ended and not os.WIFSTOPPED(status):
             return os.waitstatus_to_exitcode(status)
+        if ended and os.WSTOPSIG(status) in STOPS:
+            os.kill(os.getpid(), os.WSTOPSIG(status))  # blocked, as all are, until the next line
+            before = signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
