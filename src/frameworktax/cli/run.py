@@ -35,7 +35,8 @@ def run_command(
     module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False,
     by: Annotated[str, typer.Option(help="Break calls down by module or none.")] = "module",
     skip_first: Annotated[
-        int, typer.Option(min=0, help="Calls of each kind to leave out: warming up, compiling.")
+        int,
+        typer.Option(min=0, help="First calls of each kind to leave out; copies count together."),
     ] = 0,
     only: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Show only what has this in its name.")

@@ -177,7 +177,7 @@ def sections(
         processes: what each noted.
         ended: the program.
         samples: as from ``samples_of``.
-        skip_first: calls of each kind that are left out of its numbers.
+        skip_first: as of ``run_program``.
         only: a compiled pattern that names of kinds are searched for; None for all.
         cost: as from ``measure_cost``, which is said where it is much of a call.
     """

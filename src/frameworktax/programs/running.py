@@ -36,7 +36,8 @@ def run_program(
         arguments: of the program.
         module: run it as ``python -m`` does.
         by: ``module`` breaks calls down by layer, ``none`` notes nothing inside of them.
-        skip_first: calls of each kind that are left out of its numbers.
+        skip_first: first calls of each kind in a section, of copies together, that are left out of
+            its numbers.
         only: pattern that names of kinds are searched for.
         record: takes a function that makes the module that pays most with inputs as they were
             seen; must end in ``.py``.
