@@ -36,7 +36,7 @@ def run_command(
     by: Annotated[str, typer.Option(help="Break calls down by module or none.")] = "module",
     skip_first: Annotated[
         int,
-        typer.Option(min=0, help="First calls of each kind to leave out; copies count together."),
+        typer.Option(min=0, help="First calls of each kind to leave out, copies together."),
     ] = 0,
     only: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Show only what has this in its name.")
