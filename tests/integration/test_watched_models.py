@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 import frameworktax as ft
 from frameworktax.attribution.perf_event import probe
+from frameworktax.errors import UsageError
 from frameworktax.integrations.exporters import Prometheus
 from frameworktax.programs.calls import Recorder, module_call
 from frameworktax.programs.observed import read_notes
@@ -65,6 +66,27 @@ def test_a_model_is_watched_before_and_after_it_is_compiled(registry):
         assert torch.equal(net(x), expected)
     assert before.faults == outside.faults == inside.faults == {}
     assert type(net) is Net
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_a_torchscript_program_is_watched_and_as_it_was_afterwards(registry, is_traced):
+    net, x = Net(), torch.randn(2, 8)
+    program = torch.jit.trace(net, x) if is_traced else torch.jit.script(net)
+    kind = type(program)
+    with watch(program, registry, sample=0) as watched:
+        assert torch.equal(program(x), net(x))
+    assert type(program) is kind and torch.equal(program(x), net(x))
+    assert calls(registry) == 1 and watched.faults == {}
+
+
+def test_a_forward_that_only_begins_its_work_is_wrong_use(registry):
+    class Generates(Net):
+        def forward(self, x):
+            yield super().forward(x)
+
+    with pytest.raises(UsageError, match="before its work is done"):
+        watch(Generates(), registry)
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])

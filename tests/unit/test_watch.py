@@ -626,6 +626,8 @@ class Streams:
         (Generates(), {}),
         (Streams(), {}),
         (Doubler(), {"calls": ("absent",)}),
+        (Doubler(), {"calls": "twice"}),
+        (Doubler(), {"calls": ()}),
         (Doubler(), {"exporter": "statsd"}),
         (Doubler(), {"sample": 2}),
         (Doubler(), {"interval_s": float("inf")}),
@@ -635,6 +637,25 @@ class Streams:
 def test_what_cannot_be_watched_is_wrong_use(watched, model, options):
     with pytest.raises(UsageError):
         watched(model, **{"exporter": Seen(), **options})
+
+
+class Handing(Doubler):
+    """Hands what is set on it to another object, as TorchScript's modules do."""
+
+    def __setattr__(self, name, value):
+        if name == "work":
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.work, name, value)
+
+
+def test_only_the_class_of_the_model_itself_is_changed(watched, seen):
+    model = Handing(Doubler())
+    model.work.__dict__["work"] = lambda: None
+    watch = watched(model, exporter=seen)
+    assert type(model.work) is Doubler and type(model) is not Handing
+    watch.stop()
+    assert type(model.work) is Doubler and type(model) is Handing
 
 
 def test_a_second_watch_of_a_model_is_wrong_use(watched, seen):

@@ -90,6 +90,8 @@ def watch(
     """
     if not 0 <= sample <= 1 or not 0 < interval_s < threading.TIMEOUT_MAX:
         raise UsageError("watch takes 0 <= sample <= 1 and seconds above 0 as interval_s")
+    if isinstance(calls, str) or not calls:
+        raise UsageError("calls takes a list of methods, such as ['generate']")
     cls = type(model)
     if hasattr(cls, "_frameworktax_watched"):
         raise UsageError(f"this {cls.__name__} is watched already; stop that watch first")
@@ -106,7 +108,7 @@ def watch(
     try:
         watched = _watched_class(cls, calls, made)
         made.model = weakref.ref(model)
-        model.__class__ = watched
+        object.__setattr__(model, "__class__", watched)  # its own may hand this to another object
     except TypeError as error:
         raise UsageError(
             f"{cls.__name__} cannot be watched; wrap it in a class with __call__, for example a "
@@ -131,7 +133,7 @@ def _watched_class(cls: type, calls: Sequence[str], recorder: Watch) -> type:
         method = getattr(cls, call, None)
         if not callable(method):
             raise UsageError(f"{cls.__name__} has no method {call}")
-        if returns_early(method):
+        if returns_early(getattr(cls, "forward", method) if _is_torchs(method) else method):
             raise UsageError(f"{cls.__name__}.{call} returns before its work is done; watch the "
                              "method that does the work")  # fmt: skip
         namespace[call] = _recorded(method, call.strip("_"), recorder)
@@ -334,7 +336,7 @@ class Watch:
         """Export what is left, give back samplers and the thread, and leave the model as it was."""
         model = self.model() if self.model is not None else None
         if getattr(type(model), "_frameworktax_watched", None) is self:
-            model.__class__ = type(model).__bases__[0]
+            object.__setattr__(model, "__class__", type(model).__bases__[0])
         if self.ends is not None:
             self.ends.detach()  # the model may live on: it keeps no watch that has ended
         self.end()
