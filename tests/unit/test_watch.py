@@ -682,6 +682,17 @@ def test_threads_have_buffers_and_samplers_of_their_own(recorder, clock, seen, m
     assert not recorder._callers
 
 
+def test_a_thread_gives_its_sampler_back_as_it_ends(recorder, clock, seen, made):
+    for _ in range(3):
+        thread = threading.Thread(target=call, args=(recorder, clock, 8 * MS))
+        thread.start()
+        thread.join()
+    assert [one.closed for one in made] == [True] * 3  # before anything is exported
+    recorder.flush()
+    assert len(seen.calls) == 3 and sum(seen.seconds.values()) == pytest.approx(0.024)
+    assert not recorder.faults
+
+
 def test_a_call_under_way_keeps_its_ring_until_it_ends(recorder, clock, made):
     caller = recorder.enter("call", (), {})
     recorder.end()

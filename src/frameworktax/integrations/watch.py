@@ -289,6 +289,18 @@ class Caller:
     queue: Queue = (None, 0)
 
 
+class Leaving(NamedTuple):
+    """Gives a thread's sampler back as it ends: many may come and go between two exports."""
+
+    watch: weakref.ref[Watch]
+    caller: Caller
+
+    def __del__(self) -> None:
+        watch = self.watch()
+        if watch is not None:
+            watch._give_back(self.caller)
+
+
 @dataclass(eq=False, repr=False)
 class Watch:
     """The calls of one watched model in this process; a context manager that ends with ``stop``.
@@ -405,7 +417,7 @@ class Watch:
                 self._refused = str(error.strerror or error)
         coin = random.Random(threading.get_ident())
         caller = Caller(opened, coin, self._gap(coin, 1))
-        self.local.caller = caller
+        self.local.caller, self.local.leaving = caller, Leaving(weakref.ref(self), caller)
         with self._joining:
             self._callers.append(caller)
             if self._thread is None:
