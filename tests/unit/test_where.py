@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from frameworktax.analysis.estimates import scaled
@@ -14,6 +15,7 @@ from frameworktax.analysis.where import (
 )
 from frameworktax.errors import UsageError
 from frameworktax.records import Estimate, Layer, Operator
+from frameworktax.stats import t_quantile
 
 
 def layer(path, python, kernel=0.0, name="Block", half=0.1):
@@ -108,6 +110,28 @@ def test_where_the_tax_changed_between_two_results():
     assert (found["new"].before.value, found["new"].change.value) == (0.0, 90.0)
     assert found["Net"].change.low == pytest.approx(50.0 - (6.0**2 + 1.0**2) ** 0.5)
     assert moved(before, []) == []
+
+
+def drawn(rng, places, processes=3, changed=0.0):
+    """Return layers of which each is the mean of processes, with Student's t interval."""
+    found = []
+    for place in range(places):
+        ns = rng.normal(100.0 + (changed if place == 0 else 0.0), 2.0, processes)
+        half = t_quantile(0.95, processes - 1) * ns.std(ddof=1) / processes**0.5
+        found.append(layer(f"place{place}x", ns.mean(), half=half / ns.mean(), name="Net"))
+    return found
+
+
+@pytest.mark.parametrize("points", [1, 10])
+def test_chance_moves_a_place_in_one_of_twenty_comparisons_at_most(points):
+    rng, comparisons = np.random.default_rng(5), 200
+    wrong = sum(
+        any(moved(drawn(rng, 40), drawn(rng, 40), points) for _ in range(points))
+        for _ in range(comparisons // points)
+    )
+    assert wrong <= 0.05 * comparisons / points
+    (found,) = moved(drawn(rng, 40), drawn(rng, 40, changed=1e3), points)
+    assert found.name == "place0x" and found.change.confidence == 0.95
 
 
 def test_operators_add_up_over_layers_and_to_the_call():

@@ -17,7 +17,7 @@ from statistics import median
 from frameworktax.analysis.estimates import difference
 from frameworktax.errors import UsageError, counted, nearest
 from frameworktax.records import Estimate, Layer, Operator, SourceLine
-from frameworktax.stats import ONE_PROCESS, within_one_process
+from frameworktax.stats import CONFIDENCE, ONE_PROCESS, at_confidence, within_one_process
 
 MOST = 8
 """Places that are shown at most."""
@@ -238,11 +238,12 @@ class Moved:
     change: Estimate
 
 
-def moved(before: Sequence[Layer], after: Sequence[Layer]) -> list[Moved]:
+def moved(before: Sequence[Layer], after: Sequence[Layer], points: int = 1) -> list[Moved]:
     """Return where the tax changed, the largest change first, at most ``MOST``.
 
     Modules of one class whose paths differ in numbers alone are put together; one side may lack
-    some. Only changes whose interval leaves out zero are there; none where a side has no layers.
+    some. None where a side has no layers. Noise alone makes any change of as many ``points`` in
+    5 % of comparisons at most (Bonferroni); the interval of a change is its own.
     """
     if not (before and after):
         return []
@@ -250,11 +251,14 @@ def moved(before: Sequence[Layer], after: Sequence[Layer]) -> list[Moved]:
     for side, layers in enumerate((before, after)):
         for layer in layers:
             shapes[_shape(layer)][side].append(layer)
+    confidence = 1 - (1 - CONFIDENCE) / (points * len(shapes))
     found = []
     for (class_, *_), (old, new) in shapes.items():
         a, b = _estimate(old), _estimate(new)
-        change = difference(b, a, METHOD)
-        if not change.low <= 0 <= change.high:
+        # a side that lacks the place is an exact zero, and takes no degrees of freedom away
+        change = replace(difference(b, a, METHOD), n=min(one.n for one in (a, b) if one.n))
+        wide = at_confidence(change, confidence)
+        if not wide.low <= 0 <= wide.high:
             name = _name(new or old) or class_
             found.append(Moved(name=name, before=a, after=b, change=change))
     return sorted(found, key=lambda one: -abs(one.change.value))[:MOST]

@@ -75,7 +75,8 @@ def places(comparison: Comparison) -> list[Table]:
                     note=f"({one.change.low / 1e6:+.3f} to {one.change.high / 1e6:+.3f})",
                 ),
             },
-            hint="intervals are those within each result; how sessions differ is not in them",
+            hint="listed with an error of 5 % over all places and points; intervals are each "
+            "place's own within each result: how sessions differ is not in them",
         )
         for change in comparison.points
         if change.moved

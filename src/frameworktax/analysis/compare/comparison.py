@@ -344,7 +344,7 @@ def _timed(
             before=_mean([getattr(m, f"{metric}_ns") for m in sessions]),
             after=getattr(b, f"{metric}_ns"),
             counts={n: c for n, c in counts.items() if None not in c and c[0] != c[1]} or None,
-            moved=tuple(moved(a.layers, b.layers)),
+            moved=tuple(moved(a.layers, b.layers, len(pairs))),
         )
         if i not in shared:
             why = unusable(a, b) or f"{metric} has no interval on both sides"
