@@ -189,6 +189,19 @@ def test_a_process_sampled_in_another_state_than_it_was_timed_in_is_flagged():
         assert note.code == "sampler-inflation"
 
 
+def test_processes_of_which_one_was_slower_and_one_faster_are_not_put_together():
+    attributions, timed = two_states((500, 510, 490), (2_000_000,) * 3)
+    paces = (1.0, 0.8, 1.3)
+    used = [
+        replace(one, wall_ns=round(pace * one.wall_ns))
+        for one, pace in zip(attributions, paces, strict=True)
+    ]
+    texts = [note.text for note in bill.from_samples(LATENCY, used, timed).notes]
+    assert len(texts) == 2
+    assert "1 of 3" in texts[0] and "longer" in texts[0]
+    assert "1 of 3" in texts[1] and "shorter" in texts[1]
+
+
 def test_samples_of_one_of_several_processes_say_so():
     attributions, timed = two_states((500, 510, 490), (2_000_000,) * 3)
     found = bill.from_samples(LATENCY, attributions[:1], timed)

@@ -15,6 +15,7 @@ import sample_records as data
 from rich.console import Console
 
 from frameworktax.analysis.document import build
+from frameworktax.analysis.estimates import exactly, times_at_most
 from frameworktax.api import Results
 from frameworktax.cli.deliver import Output
 from frameworktax.errors import StoreError, UsageError
@@ -24,7 +25,7 @@ from frameworktax.report import run_blocks as run_document
 from frameworktax.report.families import families, merged
 from frameworktax.report.render_markdown import escape, markdown
 from frameworktax.report.render_terminal import print_blocks
-from frameworktax.report.run_blocks import run_blocks
+from frameworktax.report.run_blocks import advice_blocks, run_blocks
 from frameworktax.report.trace_blocks import trace_blocks
 from frameworktax.report.words import (
     duration,
@@ -423,6 +424,21 @@ def test_a_merged_part_of_a_number_is_of_the_largest():
     texts = [f"in {part} of {whole} processes" for part, whole in ((2, 2), (2, 3), (3, 3))]
     assert merged(texts) == "in 2 to 3 of up to 3 processes"
     assert merged(texts[1:]) == "in 2 to 3 of 3 processes"
+
+
+def test_a_merged_bound_is_the_widest():
+    assert merged(["below 3 µs", "below 5 µs"]) == "below 5 µs"
+    assert merged(["at least 3", "at least 5"]) == "at least 3"
+
+
+def test_bounds_are_rounded_so_that_they_are_still_bounds():
+    assert [times_at_most(x) for x in (1.41, 1.4, 1.1, 1.101, 1.2, 2.001, 1.4 * 3)] == [
+        "1.5 ×", "1.4 ×", "1.10 ×", "1.11 ×", "1.2 ×", "2.1 ×", "4.2 ×"
+    ]  # fmt: skip
+    (item,) = advice_blocks(
+        [Advice(action="", evidence="", gain=exactly(1.43, "exact"), kind="bound")]
+    )[0].items
+    assert item.lead == "≤ 1.5 ×"
 
 
 def test_families_leave_out_the_floor_and_keep_lengths_apart(run):

@@ -25,6 +25,7 @@ from frameworktax.analysis.estimates import (
     scaled,
     share_texts,
     times,
+    times_at_most,
     times_range,
 )
 from frameworktax.analysis.where import where
@@ -294,7 +295,7 @@ def _place(m: Measurement) -> Advice | None:
         return None
     name = f"{first.name or first.class_}{' by itself' if first.alone else ''}"
     mostly = f"mostly {first.line.replace('_', ' ')} ({first.source})"
-    bound = f": without it a call would be at most {times(gain.high)} faster"
+    bound = f": without it a call would be at most {times_at_most(gain.high)} faster"
     return Advice(
         action=f"{name} pays {percent(first.share)} of the tax of {m.runtime} at batch "
         f"{m.workload.batch}, {mostly}{bound * (gain.high <= EMPTY)}",
@@ -331,7 +332,7 @@ def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
         if gain.method == ENQUEUED:
             left = f"the host takes {percent(1 / gain.value)} of the latency to launch its work"
         yield Advice(
-            action=f"{cause} would give at most {times(gain.high)} with {m.runtime} "
+            action=f"{cause} would give at most {times_at_most(gain.high)} with {m.runtime} "
             f"at batch {m.workload.batch}",
             evidence=f"{_name(m)}: {left}",
             gain=gain,
@@ -341,7 +342,7 @@ def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
     if most is not None and most.high <= min(VAGUE * most.value, EMPTY):
         yield Advice(
             action="the same kernels without any framework tax would give at most "
-            f"{times(most.high)} over {m.runtime} at batch {m.workload.batch}",
+            f"{times_at_most(most.high)} over {m.runtime} at batch {m.workload.batch}",
             evidence=f"{_name(m)}: kernels take {percent(1 - share.value)} of the latency; "
             "a larger gain needs other kernels",
             gain=most,
@@ -483,4 +484,4 @@ def _bound(m: Measurement) -> str:
     if gain is None or gain.high > EMPTY:
         return ""
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
-    return f"{cause} would give at most {times(gain.high)}"
+    return f"{cause} would give at most {times_at_most(gain.high)}"

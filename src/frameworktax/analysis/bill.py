@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from frameworktax.analysis.estimates import (
     RULE_OF_THREE,
+    at_most,
     difference,
     duration,
     median_interval,
@@ -245,14 +246,14 @@ class SampledBill(Bill):
             text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
             notes.append(Note("no-off-cpu", text))
         paces = [one.pace - 1 for one in found if one.pace is not None] or [self.inflation]
-        if apart := [pace for pace in paces if abs(pace) > MAX_INFLATION]:
-            worst = max(apart, key=abs)
-            where = f"in {len(apart)} of {len(paces)} processes " if len(paces) > 1 else ""
-            text = (
-                f"{where}a call took up to {abs(worst):.0%} {'longer' if worst > 0 else 'shorter'} "
-                "while it was sampled than while it was timed; shares may be off"
-            )
-            notes.append(Note("sampler-inflation", text))
+        for way, sign in (("longer", 1), ("shorter", -1)):
+            if apart := [sign * pace for pace in paces if sign * pace > MAX_INFLATION]:
+                where = f"in {len(apart)} of {len(paces)} processes " if len(paces) > 1 else ""
+                text = (
+                    f"{where}a call took up to {at_most(100 * max(apart), 0)}% {way} "
+                    "while it was sampled than while it was timed; shares may be off"
+                )
+                notes.append(Note("sampler-inflation", text))
         if len(found) == 1 < self.timed:
             text = "one process was sampled: how much the tax differs between processes is unknown"
             notes.append(Note("sampled-in-one-process", text))

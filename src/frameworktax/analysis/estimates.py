@@ -151,6 +151,17 @@ def times(factor: float) -> str:
     return f"{factor:.2f} ×" if factor < 1.2 else f"{factor:.1f} ×"
 
 
+def at_most(value: float, digits: int) -> str:
+    """Return an upper bound with so many decimals, rounded up: the text is a bound as well."""
+    size = 10.0**digits
+    return f"{math.ceil(round(value * size, 6)) / size:.{digits}f}"  # 1.1 is not 1.1 + 2e-17
+
+
+def times_at_most(factor: float) -> str:
+    """Return an upper bound of a factor as ``times`` does, rounded up."""
+    return f"{at_most(factor, 2 if factor < 1.2 else 1)} ×"
+
+
 def times_range(factor: Estimate) -> str:
     """Return the interval of a factor as text: ``2.9 to 12 ×``; once where both ends read alike."""
     digits = 2 if factor.low < 1.2 else 1

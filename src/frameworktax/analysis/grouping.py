@@ -10,6 +10,7 @@ from itertools import accumulate, groupby, pairwise
 from statistics import median
 from typing import Any
 
+from frameworktax.analysis.estimates import at_most
 from frameworktax.records import (
     Attribution,
     Block,
@@ -365,7 +366,7 @@ def _judged(records: PointRecords, until: float) -> Iterator[Note]:
     if half > until and blocks > 1:
         begun = len({*records.levels, *(o.process for o in records.outcomes)})  # some may be lost
         more = "--time-budget" if begun < FURTHER_PROCESSES else "--processes"
-        text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more {more}"
+        text = f"interval ±{at_most(100 * half, 1)}%, asked for ±{until:.1%}; give it more {more}"
         yield Note("wide-interval", text)
     if processes < MIN_PROCESSES:
         text = f"{processes} of at least {MIN_PROCESSES} processes: " + (

@@ -124,7 +124,9 @@ def merged(texts: Sequence[str], numbers: re.Pattern[str] = NUMBER) -> str:
     words = numbers.split(texts[0])
     text = words[0]
     for (low, high), after in zip(ranges, words[1:], strict=True):
-        is_one = _value(low) == _value(high) or text.endswith(("up to ", "at most "))
+        if text.endswith("at least "):
+            high = low
+        is_one = _value(low) == _value(high) or text.endswith(("up to ", "at most ", "below "))
         least = "up to" if text.endswith(" of ") else f"{low} to"  # 2 to 3 of up to 3
         text += (high if is_one else f"{least} {high}") + after
     return text
@@ -152,11 +154,11 @@ def _who(points: Sequence[Measurement], whole: Counter[str]) -> str:
     by_runtime: dict[str, list[int]] = defaultdict(list)
     for m in points:
         by_runtime[m.runtime].append(m.workload.batch)
-    names = []
-    for runtime, batches in by_runtime.items():
-        sizes = "" if whole[runtime] == len(batches) else "/".join(map(str, sorted(batches)))
-        names.append(f"{runtime} {sizes}".rstrip())
-    return ", ".join(names)
+    if all(whole[runtime] == len(batches) for runtime, batches in by_runtime.items()):
+        return ", ".join(by_runtime)
+    # "eager, onnxruntime 4" would read as if eager were meant at 4 only
+    named = ((name, "/".join(map(str, sorted(sizes)))) for name, sizes in by_runtime.items())
+    return ", ".join(f"{name} {sizes}" for name, sizes in named)
 
 
 def families(run: Run) -> list[Family]:

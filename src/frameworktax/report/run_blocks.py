@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from frameworktax.analysis.advice import EMPTY
-from frameworktax.analysis.estimates import scaled, share_texts, times, times_range
+from frameworktax.analysis.estimates import scaled, share_texts, times_at_most, times_range
 from frameworktax.analysis.where import MOST, Where, by_operator, most_of, where
 from frameworktax.errors import counted
 from frameworktax.records import (
@@ -473,7 +473,7 @@ def _gain(kind: str, gain: Estimate) -> str:
     """Return a gain as text; a bound that says nothing is none."""
     if kind != "bound":
         return times_range(gain)
-    return f"≤ {times(gain.high)}" if gain.high <= EMPTY else "no bound"
+    return f"≤ {times_at_most(gain.high)}" if gain.high <= EMPTY else "no bound"
 
 
 def notes_of(family: Family, *, named: bool = False, folded: bool = True) -> Notes:

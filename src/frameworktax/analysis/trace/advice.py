@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from frameworktax.analysis.advice import EMPTY, WORTH, ranked
-from frameworktax.analysis.estimates import duration, exactly, percent, times
+from frameworktax.analysis.estimates import duration, exactly, percent, times_at_most
 from frameworktax.analysis.trace.bill import slowed
 from frameworktax.analysis.whatif import replay
 from frameworktax.analysis.whatif.replay import Change
@@ -68,7 +69,7 @@ def _ceiling(what: str, evidence: str, before: float, after: float) -> Iterator[
     """Yield the most that something could give, which is no action; nothing if it is too much."""
     found = _bound(f"{what} would give at most ", evidence, before, after)
     if found.gain.value <= EMPTY:
-        yield replace(found, action=found.action + times(found.gain.value))
+        yield replace(found, action=found.action + times_at_most(found.gain.value))
 
 
 def _start_up(trace: Mapping[str, Any]) -> Advice | None:
@@ -128,7 +129,7 @@ def _on_device(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]
         yield from _ceiling(
             "a faster device",
             f"devices are known to be idle {percent(1 - most / wall)} of the time, and without the "
-            f"profiler at least {percent(1 - most / least)}",
+            f"profiler at least {math.floor(100 * (1 - most / least))} %",
             least,
             least - most,
         )
