@@ -249,6 +249,21 @@ def test_a_wait_inside_a_step_is_named_with_its_operator(tmp_path):
     ]
 
 
+def test_the_item_that_ends_a_step_is_a_wait_and_the_synchronise_behind_it_is_none(tmp_path):
+    run = explained(
+        tmp_path,
+        mark("ProfilerStep#1", 0, 10_000),
+        *call(100, 2),
+        cases.event("cpu_op", "aten::item", 500, 1_300),
+        cases.launch(600, 620, 3, "cudaMemcpyAsync"),
+        cases.kernel(650, 700, 3, cat="gpu_memcpy", name="Memcpy DtoH"),
+        cases.launch(630, 1_200, 4, "cudaStreamSynchronize"),
+        cases.launch(3_000, 9_000, 6, "cudaDeviceSynchronize"),
+    )
+    (wait,) = run.trace["waits"]
+    assert (wait["operator"], wait["calls"], wait["ns"]) == ("aten::item", 1, 570)
+
+
 def loading(*more):
     """Return a step of 100 ms, 60 of them in a DataLoader that makes a batch of its own."""
     return [

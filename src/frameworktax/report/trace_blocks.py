@@ -56,7 +56,7 @@ def trace_blocks(trace: Mapping[str, Any] | None) -> list[Block]:
             "Calls that make the host wait",
             trace.get("waits", ())[:LEADERS],
             WAITS,
-            hint="between two launches of a step, so that the host cannot work ahead",
+            hint="after a step's first launch, so that the host cannot work ahead",
         ),
         *_starved_by(trace),
         _operators(trace),

@@ -150,7 +150,7 @@ def _graphs(timeline: Timeline, trace: Mapping[str, Any]) -> Advice | None:
         )
     waits = [w["operator"] or w["call"] for w in trace["waits"]]
     launches = sum(step["launches"] for step in trace["steps"])
-    first = f"; first remove the wait in {waits[0]}, which no graph can hold" if waits else ""
+    first = f"; first move the wait in {waits[0]} out, which no graph can hold" if waits else ""
     return _bound(
         f"capture the step in a CUDA graph, or torch.compile(mode='reduce-overhead'){first}",
         f"{launches} launches in {duration(trace['wall_ns'])}, of which a device is busy "

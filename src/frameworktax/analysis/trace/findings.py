@@ -196,10 +196,11 @@ def _kind(name: str, *, is_call: bool) -> str:
 
 
 def waits(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
-    """Return calls between two launches of a step that made the host wait, the longest first.
+    """Return calls of a step that made the host wait for what it launched, the longest first.
 
-    They are synchronises, and copies that return when they are done. A synchronise before the
-    first launch of a step or after its last one is left out: that is how steps are timed.
+    They are synchronises, and copies that return when they are done. Before the first launch of a
+    step none counts, after its last one only those inside an operator, as of ``loss.item()``:
+    others are how steps are timed.
 
     Returns:
         For each operator, line of Python and call: how often, for how long, and what the longest
@@ -220,7 +221,8 @@ def waits(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
         first = np.searchsorted(launches, windows.begin_ns[step])
         last = np.searchsorted(launches, windows.end_ns[step])
         inside = (step >= 0) & (first < np.searchsorted(launches, events.start_ns))
-        inside &= np.searchsorted(launches, events.end_ns) < last
+        # the harness's own synchronise is in no operator; that of a last ``.item()`` is
+        inside &= (np.searchsorted(launches, events.end_ns) < last) | (thread.operator >= 0)
         for i in np.flatnonzero(waiting & outer & inside).tolist():
             start, end = int(events.start_ns[i]), int(events.end_ns[i])
             key = (_at(thread, thread.operator, i), _at(thread, thread.frame, i), events.name_of(i))
