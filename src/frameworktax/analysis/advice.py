@@ -24,7 +24,6 @@ from frameworktax.analysis.estimates import (
     quotient,
     scaled,
     share_texts,
-    times,
     times_at_most,
     times_range,
 )
@@ -96,7 +95,7 @@ def unranked(points: Sequence[Measurement]) -> list[Note]:
     return [
         Note(
             "not-ranked",
-            f"{m.runtime} is {times(gain.value)} faster but not ranked "
+            f"{m.runtime} is {times_range(gain)} faster but not ranked "
             f"({point_name(m.point, runtime=False)}): {difference(m.parity)}",
         )
         for (m, _), gain in zip(compared, gains, strict=True)

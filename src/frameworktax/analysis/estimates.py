@@ -146,11 +146,6 @@ def duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
-def times(factor: float) -> str:
-    """Return a factor on latency as text: ``1.9 ×``, ``1.05 ×``."""
-    return f"{factor:.2f} ×" if factor < 1.2 else f"{factor:.1f} ×"
-
-
 def at_most(value: float, digits: int) -> str:
     """Return an upper bound with so many decimals, rounded up: the text is a bound as well."""
     size = 10.0**digits
@@ -158,7 +153,7 @@ def at_most(value: float, digits: int) -> str:
 
 
 def times_at_most(factor: float) -> str:
-    """Return an upper bound of a factor as ``times`` does, rounded up."""
+    """Return an upper bound of a factor on latency as text, rounded up: ``1.9 ×``, ``1.05 ×``."""
     return f"{at_most(factor, 2 if factor < 1.2 else 1)} ×"
 
 
