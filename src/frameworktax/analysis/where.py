@@ -17,7 +17,13 @@ from statistics import median
 from frameworktax.analysis.estimates import difference
 from frameworktax.errors import UsageError, counted, nearest
 from frameworktax.records import Estimate, Layer, Operator, SourceLine
-from frameworktax.stats import CONFIDENCE, ONE_PROCESS, at_confidence, within_one_process
+from frameworktax.stats import (
+    CONFIDENCE,
+    ONE_PROCESS,
+    at_confidence,
+    relative_half_width,
+    within_one_process,
+)
 
 MOST = 8
 """Places that are shown at most."""
@@ -128,38 +134,39 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     whole = sum(map(tax_ns, layers))
     if whole <= 0:
         return []
-    closed, groups = [], _grouped(tree(layers))
+    shared = _shared(layers)
+    closed, groups = [], _grouped(tree(layers), shared)
     while groups:
         group = groups.pop()
         if not group.alone and group.has_inside() and group.tax_ns() > OPENED * whole:
             children = [child for node in group.nodes for child in node.children]
-            groups += [_Group(group.nodes, alone=True), *_grouped(children)]
+            groups += [_Group(group.nodes, alone=True), *_grouped(children, shared)]
         else:
             closed.append(group)
     closed.sort(key=_Group.tax_ns, reverse=True)
     named = min(MOST, sum(group.tax_ns() > 0 for group in closed))
     if named == MOST < len(closed):  # the others are a place as well
         named -= 1
-    found = [_place(group, whole) for group in closed[:named]]
+    found = [_place(group, whole, shared) for group in closed[:named]]
     if rest := closed[named:]:
         layers = [layer for group in rest for layer in group.layers()]
         name = counted(len(rest), "other place")
-        found.append(_summed(layers, whole, name))
+        found.append(_summed(layers, whole, name, shared))
     return found
 
 
-def _place(group: _Group, whole: float) -> Where:
+def _place(group: _Group, whole: float, shared: float) -> Where:
     first = group.nodes[0].own
     return replace(
-        _summed(group.layers(), whole, _name([node.own for node in group.nodes])),
+        _summed(group.layers(), whole, _name([node.own for node in group.nodes]), shared),
         class_=first.class_,
         source=source(first),
         alone=group.alone and group.has_inside(),
     )
 
 
-def _summed(layers: Sequence[Layer], whole: float, name: str) -> Where:
-    tax = _estimate(layers)
+def _summed(layers: Sequence[Layer], whole: float, name: str, shared: float) -> Where:
+    tax = _estimate(layers, shared)
     line = most_of(*(layer.bill_ns for layer in layers))
     return Where(name, "", "", tax, tax.value / whole, line)
 
@@ -188,7 +195,7 @@ def layer_tax(layers: Sequence[Layer], path: str) -> LayerTax:
         raise UsageError(f"no layer '{path}' was called{hint}")
     if whole <= 0:
         raise UsageError("the call has no tax that layers could share")
-    tax = _estimate(inside)
+    tax = _estimate(inside, _shared(layers))
     return LayerTax(
         path=path,
         time_ns=sum(one.time_ns.value for one in inside),
@@ -207,7 +214,7 @@ def by_operator(layers: Iterable[Layer]) -> list[OperatorSum]:
     layers = list(layers)
     if not any(layer.operators for layer in layers):
         return []
-    whole = sum(map(tax_ns, layers))
+    whole, shared = sum(map(tax_ns, layers)), _shared(layers)
     found: dict[str, list[Layer | Operator]] = defaultdict(list)
     for layer in layers:
         for one in layer.operators:
@@ -218,7 +225,7 @@ def by_operator(layers: Iterable[Layer]) -> list[OperatorSum]:
         OperatorSum(
             name=name,
             kernel_ns=sum(part.bill_ns.get("kernel", 0.0) for part in parts),
-            tax_ns=_estimate(parts),
+            tax_ns=_estimate(parts, shared),
             share=sum(map(tax_ns, parts)) / whole if whole else 0.0,
             line=most_of(*(part.bill_ns for part in parts)),
             places=len(parts),
@@ -254,7 +261,7 @@ def moved(before: Sequence[Layer], after: Sequence[Layer], points: int = 1) -> l
     confidence = 1 - (1 - CONFIDENCE) / (points * len(shapes))
     found = []
     for (class_, *_), (old, new) in shapes.items():
-        a, b = _estimate(old), _estimate(new)
+        a, b = _estimate(old, _shared(before)), _estimate(new, _shared(after))
         # a side that lacks the place is an exact zero, and takes no degrees of freedom away
         change = replace(difference(b, a, METHOD), n=min(one.n for one in (a, b) if one.n))
         wide = at_confidence(change, confidence)
@@ -290,7 +297,7 @@ def tree(layers: Iterable[Layer]) -> list[Node]:
     return tops
 
 
-def _grouped(nodes: Iterable[Node]) -> list[_Group]:
+def _grouped(nodes: Iterable[Node], shared: float) -> list[_Group]:
     """Return nodes of one class whose paths differ in numbers alone together."""
     alike: dict[tuple[str, ...], list[Node]] = defaultdict(list)
     for node in nodes:
@@ -302,24 +309,39 @@ def _grouped(nodes: Iterable[Node]) -> list[_Group]:
         out = [
             node
             for node, ns in zip(same, each, strict=True)
-            if len(same) > 2 and ns - _half(node.layers()) > limit
+            if len(same) > 2 and ns - _half(node.layers(), shared) > limit
         ]
         groups += [_Group([node]) for node in out]
         groups.append(_Group([node for node in same if node not in out]))
     return groups
 
 
-def _half(layers: Sequence[Layer | Operator]) -> float:
-    """Return the half-width of a tax: those of its parts add in squares, as shares of the time."""
-    time = sum(layer.time_ns.value for layer in layers)
+def _shared(layers: Iterable[Layer]) -> float:
+    """Return the part of half-widths that all layers of a call have in common, as a share.
+
+    It is the latency's, of which each time is a share: no layer's own is less, and the least of
+    them stands for it.
+    """
+    times = [layer.time_ns for layer in layers if layer.time_ns.value > 0]
+    return min(map(relative_half_width, times), default=0.0)
+
+
+def _half(layers: Sequence[Layer | Operator], shared: float) -> float:
+    """Return the half-width of a tax, as a share of the time.
+
+    What layers have in common adds up, what is beyond that in squares.
+    """
+    times = [layer.time_ns for layer in layers]
+    time = sum(one.value for one in times)
     if time <= 0:
         return 0.0
-    halves = [(layer.time_ns.high - layer.time_ns.low) / 2 for layer in layers]
-    return math.hypot(*halves) * abs(sum(map(tax_ns, layers))) / time
+    squares = [((one.high - one.low) / 2) ** 2 - (shared * one.value) ** 2 for one in times]
+    half = math.sqrt((shared * time) ** 2 + sum(max(0.0, square) for square in squares))
+    return half * abs(sum(map(tax_ns, layers))) / time
 
 
-def _estimate(layers: Sequence[Layer | Operator]) -> Estimate:
-    value, half = sum(map(tax_ns, layers)), _half(layers)
+def _estimate(layers: Sequence[Layer | Operator], shared: float) -> Estimate:
+    value, half = sum(map(tax_ns, layers)), _half(layers, shared)
     n = min((layer.time_ns.n for layer in layers), default=0)
     method = METHOD + ONE_PROCESS * within_one_process(*(layer.time_ns for layer in layers))
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
