@@ -195,6 +195,8 @@ def test_a_clock_set_back_changes_no_order(tmp_path):
         (["width=1"], {"fast", "slow"}),
         (["length=none", "channels_last=false"], {"fast", "slow"}),
         (["length=128"], set()),
+        (["batch=*", "length=*", "channels_last=*"], {"fast", "slow"}),
+        (["batch=[2-9]"], {"slow"}),
         (["model=*.py:*"], set()),
     ],
 )

@@ -89,10 +89,10 @@ def _test(word: str) -> Callable[[Any], bool]:
     number = float(word) if re.fullmatch(NUMBER, word) else None
 
     def test(value: Any) -> bool:
-        if _is_number(value):
-            return number is not None and bool(value == number)
         if isinstance(value, bool):
-            return word.lower() == str(value).lower()
+            return fnmatchcase(str(value).lower(), word.lower())
+        if number is not None and _is_number(value):
+            return bool(value == number)
         return fnmatchcase("none" if value is None else str(value), word)
 
     return test
