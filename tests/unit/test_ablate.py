@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from frameworktax.ablate import blocks, steps
 from frameworktax.ablate.ladder import base_point, chosen, ladder
 from frameworktax.ablate.steps import build, effect
 from frameworktax.errors import UsageError
-from frameworktax.records import Estimate, LeftOut, Note, Subject
+from frameworktax.records import Estimate, LeftOut, Note, Session, Subject
 from frameworktax.report import render_markdown, render_terminal, vega
 from frameworktax.runtimes import variants
 
@@ -276,12 +277,16 @@ def test_the_plan_of_a_ladder_holds_every_point_once_and_its_session_is_read(tmp
     def measured(plan, folder, **_):
         plans.append(plan)
         write(folder, records())
+        # begun by another, who waited for the host
+        write(folder, records(lost=("eager@autograd-unfused",), session="20991231T000000-ffff"))
+        return [SimpleNamespace(session=r.session) for r in records() if isinstance(r, Session)]
 
     monkeypatch.setattr(steps.api, "run_plan", measured)
     monkeypatch.setattr(steps.host, "usable_cpus", lambda: [0, 1])
     workload = data.point("eager").workload
     found, _ = ablate.ablate(data.MODEL, workload, folder=tmp_path, time_budget=60.0)
     assert found.base.rung.point == BASE
+    assert found.session == next(r.session for r in records() if isinstance(r, Session))
     (plan,) = plans
     wanted = {r.point for r in RUNGS} | {r.alone for r in RUNGS if r.alone is not None}
     assert set(plan.points) == wanted

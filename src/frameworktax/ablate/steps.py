@@ -344,7 +344,10 @@ def ablate(
         setup_limit_s=setup_limit,
     )
     results = api.run_plan(plan, place, reporter=reporter, command=command)
-    return read(place), results
+    # not the newest: that may be another's, who waited for this host to be free
+    own = {m.session for m in results}
+    records, _ = store.read(place)
+    return build([r for r in records if r.session in own]), results
 
 
 def may_choose_attention(model: str) -> bool:
