@@ -146,6 +146,15 @@ def test_what_is_no_check_is_refused_without_a_baseline_too(project, check, says
     assert not (project.folder / "frameworktax-baselines.json").exists()
 
 
+def test_two_checks_of_one_test_do_not_share_a_baseline(project):
+    check = "    frameworktax.assert_latency_within({}, metric='%s')\n"
+    project.write("def test_it(frameworktax):\n" + check % "latency" + check % "tax")
+    assert "1 passed" in project("--frameworktax-update")  # of one model: one baseline is enough
+    project.write("def test_it(frameworktax):\n" + 2 * (check % "latency"))
+    told = project("--frameworktax-update")
+    assert "1 failed" in told and "a second check of test_it.py::test_it; give each a name" in told
+
+
 def test_latency_against_a_baseline_in_a_file(project):
     check = (
         "def test_latency(frameworktax):\n"

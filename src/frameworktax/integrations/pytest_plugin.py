@@ -75,6 +75,7 @@ class Checks:
             _fail(f"frameworktax_inconclusive '{self._inconclusive}'; choose {', '.join(WAYS)}")
         self._folder = folder
         self._sessions = 0
+        self._checked: set[tuple[str, str]] = set()
         self._measured: Run | None = None
 
     def measure(
@@ -196,6 +197,9 @@ class Checks:
         from frameworktax.report.json_document import parse
 
         key = self._request.node.nodeid + (f"[{name}]" if name else "")
+        if (key, metric) in self._checked:  # both would have one baseline: the last one's
+            _fail(f"a second check of {key}; give each a name, as in name='batch-8'")
+        self._checked.add((key, metric))
         path = self._config.rootpath / str(self._config.getini("frameworktax_baselines"))
         updates = self._config.getoption("--frameworktax-update")
         reason = f"{path.name} has no baseline of it; run with --frameworktax-update"
