@@ -85,6 +85,8 @@ def test_a_damaged_store_is_exit_code_1(run, tmp_path):
     assert "bad: damaged in 1" in out
     code, out, _ = run("frameworktax store check bad --json")
     assert code == 1 and len(json.loads(out)["damage"]) == 1
+    _, out, _ = run("frameworktax report bad -o bad.csv")  # which has no place for a note
+    assert out.splitlines()[0] == "written: bad.csv" and "is no record and was skipped" in out
 
 
 def test_a_report_of_a_part(run):

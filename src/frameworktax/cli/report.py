@@ -90,6 +90,10 @@ def report_command(
             return
         write(results.run, output, beside, figure or "latency", before.run if before else None)
         out.line(f"written: {output}")
+        runs = [results.run] if before is None else [before.run, results.run]
+        for note in (note for run in runs for note in run.notes):
+            if note.code in ("torn-line", "bad-line"):  # a file of numbers has no place for it
+                out.line(note.text)
         out.files(results.run)
 
 
