@@ -155,6 +155,7 @@ def test_tables_without_effect_and_names_of_nothing_are_noted(study, old, new, n
         ("[1, 2, 4]", "[]", 9, ["empty"]),
         ("[1, 2, 4]", "[true]", 9, ["True"]),
         ("[1, 2, 4]", "[1, 2147483648]", 9, ["2147483647"]),
+        ("[1, 2, 4]", "4\nbatch_dim = true", 10, ["whole number"]),
         ("  128,", '  "x",', 10, ["'x'"]),
         ("224", "-1", 14, ["-1"]),
         ('["float32"]', '["float8"]', 15, ["float8", "bfloat16"]),

@@ -288,7 +288,7 @@ class Axes(_Table):
     new_tokens: Integers | None = None
     kv_cache: Annotated[tuple[KvCache, ...], _List] | None = None
     channels_last: Annotated[tuple[Annotated[bool, Field(strict=True)], ...], _List] | None = None
-    batch_dim: Annotated[int, Field(ge=0)] | None = None
+    batch_dim: Annotated[int, Field(strict=True, ge=0)] | None = None
 
     def given(self) -> dict[str, tuple[Any, ...]]:
         """Return the axes that were written, by name."""
