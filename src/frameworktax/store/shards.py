@@ -240,8 +240,8 @@ def chunks(shard: Path) -> Iterator[list[bytes]]:
                 number += len(found)
                 if len(found[-1]) >= LINE_BYTES:
                     raise StoreError(
-                        f"{shard}: line {number} is longer than {LINE_BYTES >> 20} MB; remove the "
-                        "file, no session writes such a line"
+                        f"{shard}: line {number} is longer than {LINE_BYTES >> 20} MB; remove that "
+                        "line, no session writes such a one"
                     )
                 yield found
     except OSError as error:
