@@ -345,8 +345,9 @@ def _gets_slower(records: PointRecords) -> str | None:
         return None
     return (
         f"in {len(factors) - odd} of {len(factors)} processes the last calls took at least "
-        f"{factors[odd]:.1f} × as long as the first, and the host's speed moved by {moved:.2f} ×: "
-        "calls get slower, and the latency is of no one call; reset what the module keeps"
+        f"{int(10 * factors[odd]) / 10:.1f} × as long as the first, and the host's speed moved by "
+        f"{moved:.2f} ×: calls get slower, and the latency is of no one call; if the module keeps "
+        "something from call to call, reset it"
     )
 
 
