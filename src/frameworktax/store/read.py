@@ -45,7 +45,8 @@ FIELDS = (
 )
 """What can be asked for. The twin follows its point, whose bill needs it."""
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
-SPAN = re.compile(rf"({NUMBER})\.\.({NUMBER})")
+SPAN = re.compile(rf"({NUMBER})(?:\.\.({NUMBER}))?")
+"""A number, or a range of numbers."""
 Where = Callable[[Point], bool]
 """Whether a point is asked for."""
 
@@ -81,25 +82,19 @@ def condition(texts: Iterable[str]) -> Where:
 
 
 def _test(word: str) -> Callable[[Any], bool]:
-    if span := SPAN.fullmatch(word):
-        low, high = float(span[1]), float(span[2])
-        if low > high:
-            raise UsageError(f"--where {word}: no number lies there; write {span[2]}..{span[1]}")
-        return lambda v: _is_number(v) and low <= v <= high
-    number = float(word) if re.fullmatch(NUMBER, word) else None
+    span = SPAN.fullmatch(word)
+    low, high = (float(span[1]), float(span[2] or span[1])) if span else (0.0, 0.0)
+    if span and low > high:
+        raise UsageError(f"--where {word}: no number lies there; write {span[2]}..{span[1]}")
 
     def test(value: Any) -> bool:
         if isinstance(value, bool):
             return fnmatchcase(str(value).lower(), word.lower())
-        if number is not None and _is_number(value):
-            return bool(value == number)
+        if span and isinstance(value, int | float):
+            return low <= value <= high
         return fnmatchcase("none" if value is None else str(value), word)
 
     return test
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read(folder: Path, where: Where | None = None) -> tuple[list[Record], list[Note]]:
