@@ -335,9 +335,10 @@ def _half(layers: Sequence[Layer | Operator], shared: float) -> float:
     time = sum(one.value for one in times)
     if time <= 0:
         return 0.0
-    squares = [((one.high - one.low) / 2) ** 2 - (shared * one.value) ** 2 for one in times]
-    half = math.sqrt((shared * time) ** 2 + sum(max(0.0, square) for square in squares))
-    return half * abs(sum(map(tax_ns, layers))) / time
+    halves = [(one.high - one.low) / 2 for one in times]
+    common = [min(half, shared * abs(one.value)) for half, one in zip(halves, times, strict=True)]
+    own = sum(half**2 - part**2 for half, part in zip(halves, common, strict=True))
+    return math.sqrt(sum(common) ** 2 + own) * abs(sum(map(tax_ns, layers))) / time
 
 
 def _estimate(layers: Sequence[Layer | Operator], shared: float) -> Estimate:
