@@ -326,6 +326,16 @@ def test_a_trace_that_fixes_what_a_value_of_its_inputs_decides_says_so(of, codes
     assert all(f"{Path(__file__).name}:" in text for _, text in notes)
 
 
+def test_what_ends_in_a_convolution_is_traced_and_followed(tmp_path) -> None:
+    module = torch.nn.Conv2d(3, 3, 3)
+    model = Model(module.eval(), lambda b: Inputs((torch.ones(b, 3, 8, 8),)), {"args.0": 0})
+    runtime = runtimes.get("torchscript")
+    runtime.prepare(model, BATCHES, TARGET, tmp_path)
+    loaded = runtime.load(None, TARGET, tmp_path)
+    assert not loaded.notes()
+    assert_close(loaded.outputs(loaded.bind(1)()), eager(model, 1))
+
+
 def test_what_converts_only_a_fixed_batch_is_converted_for_each(tmp_path, monkeypatch) -> None:
     runtime, model = runnable("onnxruntime"), models.build(WORKLOADS["mlp"])
     export = torch.onnx.export

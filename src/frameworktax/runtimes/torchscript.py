@@ -49,7 +49,8 @@ def _fixed_at(module: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> list[
     Such a number is a constant of a trace, and so is what follows from it: drawn inputs need not
     reach the other side of a branch. Torch warns of each number, sizes and weights too, and then
     reads it; whether inputs decide it is followed from operator to operator, by memory. That is a
-    trace of its own: one that is watched lacks convolutions.
+    trace of its own, and what the module returns is no output of it: one that is watched lacks
+    convolutions.
     """
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -59,6 +60,15 @@ def _fixed_at(module: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> list[
     def memory(values: Any) -> set[Any]:
         found = [t for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
         return {StorageWeakRef(t.untyped_storage()) for t in found if t.layout is torch.strided}
+
+    class Called(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            self.module(*given)
+            return torch.zeros(())
 
     own = tuple(tensor.clone() for tensor in tensors)
     decided, lines = memory(own), list[str]()
@@ -78,7 +88,7 @@ def _fixed_at(module: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> list[
 
     with warnings.catch_warnings(record=True) as seen, Following():
         warnings.simplefilter("always", torch.jit.TracerWarning)
-        torch.jit.trace(module, own, check_trace=False)
+        torch.jit.trace(Called(), own, check_trace=False)
     return lines
 
 
