@@ -61,7 +61,7 @@ def _fixed_at(module: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> list[
         found = [t for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
         return {StorageWeakRef(t.untyped_storage()) for t in found if t.layout is torch.strided}
 
-    class Called(torch.nn.Module):
+    class Called(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
         def __init__(self) -> None:
             super().__init__()
             self.module = module
