@@ -28,7 +28,7 @@ FUNC, NOTYPE, OBJECT = 2, 0, 1
 GLOBAL, LOCAL = 1, 0
 
 
-def write_elf(path, symbols, *, functions=(), load=(0x0, BASE, 0x10000)):
+def write_elf(path, symbols, *, functions=(), load=(0x0, BASE, 0x10000), stubs=(0, 0)):
     """Write an ELF: a PT_LOAD, a .symtab of (name, value, size, kind, bind), unwind starts."""
     strings, entries = b"\0", [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
     for name, value, size, kind, bind in symbols:
@@ -47,13 +47,14 @@ def write_elf(path, symbols, *, functions=(), load=(0x0, BASE, 0x10000)):
     str_at = sym_at + len(table)
     sec_at = str_at + len(strings)
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, sec_at, 0, 64, 56, 2, 64, 3, 0)
+    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, sec_at, 0, 64, 56, 2, 64, 4, 0)
     offset, vaddr, size = load
     head += struct.pack("<IIQQQQQQ", 1, 5, offset, vaddr, vaddr, size, size, 4096)
     head += struct.pack("<IIQQQQQQ", 0x6474E550, 4, eh_at, eh_vaddr, eh_vaddr, len(eh), len(eh), 4)
     sections = bytes(64)
     sections += struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, sym_at, len(table), 2, 0, 8, 24)
     sections += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, str_at, len(strings), 0, 0, 1, 0)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 1, 6, *stubs[:1], 0, *stubs[1:], 0, 0, 16, 16)
     path.write_bytes(head + eh + table + strings + sections)
     return path
 
@@ -76,6 +77,13 @@ NESTED = [("outer", 0x100, 0x100, FUNC, GLOBAL), ("inner", 0x140, 8, FUNC, GLOBA
 def test_a_symbol_holds_its_size_and_no_more(tmp_path, symbols, found):
     placed = [(name, BASE + start, *rest) for name, start, *rest in symbols]
     table = SymbolTable(write_elf(tmp_path / "a.so", placed))
+    assert {at: table.find(BASE + at) for at in found} == found
+
+
+def test_stubs_behind_a_symbol_without_a_size_are_not_of_it(tmp_path):
+    init = ("_init", BASE + 0x100, 0, FUNC, GLOBAL)
+    table = SymbolTable(write_elf(tmp_path / "a.so", [init], stubs=(BASE + 0x120, 0x40)))
+    found = {0x118: "_init", 0x120: "plt", 0x15F: "plt", 0x160: "_init"}
     assert {at: table.find(BASE + at) for at in found} == found
 
 

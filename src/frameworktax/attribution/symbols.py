@@ -44,6 +44,7 @@ DAMAGED = (struct.error, IndexError, KeyError, OverflowError, ValueError)
 """What reading a damaged file may raise."""
 _LOAD, _EH_FRAME = 1, 0x6474E550
 _UNDEFINED, _LOCAL = 0, 0
+_EXECUTABLE = 4  # flag of a section
 _PAGE = 4096
 _CALL = re.compile(rb".*(\xe8.{4}|\xff[\xd0-\xd7\x10-\x13\x16\x17].{0}|\xff[\x50-\x57].{1}"
                    rb"|\xff\x14.{1}|\xff\x54.{2}|\xff\x15.{4}|\xff[\x90-\x97].{4}|\xff\x94.{5})",
@@ -474,6 +475,8 @@ class SymbolTable:
         self._sections = sections = [
             struct.unpack_from("<IIQQQQIIQQ", data, shoff + i * shsize) for i in range(shnum)
         ]
+        # what is executable and made of entries of one size: stubs that jump into other libraries
+        self._stubs = [(s[3], s[3] + s[5]) for s in sections if s[2] & _EXECUTABLE and s[9]]
         tables = [_functions_in(data, sections, s) for s in sections if s[1] in (_SYMTAB, _DYNSYM)]
         value, size, name, better = (
             np.concatenate([t[i] for t in tables]) if tables else np.zeros(0, np.int64)
@@ -498,8 +501,10 @@ class SymbolTable:
         """Return the symbol whose ``[value, value + size)`` holds an ELF address.
 
         A symbol of size 0 (hand-written assembly) reaches to the next symbol, and is taken only
-        where no sized symbol fits.
+        where no sized symbol fits. Stubs of calls into other libraries have no symbols: ``plt``.
         """
+        if any(start <= address < end for start, end in self._stubs):
+            return "plt"
         starts, ends, names = self._sized
         at = int(np.searchsorted(starts, address, side="right"))
         for i in range(at - 1, max(-1, at - 1 - _NESTING), -1):  # at most down to the first
