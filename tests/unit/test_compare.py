@@ -18,6 +18,7 @@ from frameworktax.analysis.estimates import share_interval
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.host import cache
 from frameworktax.records import Block, Estimate, LeftOut, Note, Run
+from frameworktax.store.read import point_key
 
 OLD = build(made.session())
 
@@ -328,6 +329,21 @@ def test_another_machine_is_refused_for_timings_unless_across(field):
     found = compare(OLD, other, across=True)
     assert found.environment[0].field == name and found.environment[0].machine
     assert found.notes[0].code == "across-machines"
+
+
+def test_points_of_several_hosts_are_refused_unless_across_or_of_one_session():
+    """The newest session is of the same host on both sides; of eager it is not."""
+    there = replace(data.ENVIRONMENT, host="node-2")
+    away = made.session("20261119T100000-aaaa", environment=there)
+    here = [r for r in made.session() if point_key(r) != data.point("eager").key()]
+    mixed = build([*away, *here])
+    assert "several-hosts" in {n.code for n in mixed.notes}
+    with pytest.raises(UsageError, match="several hosts"):
+        compare(mixed, after())
+    found = compare(mixed, after(), across=True)
+    assert not found.environment and found.notes[0].code == "across-machines"
+    assert compare(mixed, mixed).points  # paired with themselves
+    assert compare(build([*away, *made.session()]), after()).points  # none is of the other host
 
 
 def test_an_upgrade_is_named_and_compared():

@@ -349,8 +349,30 @@ def test_points_of_several_hosts_are_told():
     first = next(r for r in records if isinstance(r, Session))
     elsewhere = replace(first.environment, host="elsewhere")
     more = replace(first, session="20990101T000000-0", environment=elsewhere)
-    told = {note.code: note.text for note in build([*records, more]).notes}
+    assert "several-hosts" not in {note.code for note in build([*records, more]).notes}
+    again = data.point("eager")
+    subject = Subject(session=more.session, point=again, paradigm="eager")
+    timed = [subject, *data.blocks(again, 4e6, session=more.session)]
+    told = {note.code: note.text for note in build([*records, more, *timed]).notes}
     assert told["several-hosts"].startswith("measured on 2 hosts")
+
+
+def test_a_twin_of_another_session_is_not_the_points():
+    """It may be of another machine, or of a slower hour."""
+    records = [r for r in data.sample_records() if not isinstance(r, Attribution)]
+    later = "20990101T000000-0"
+    twin, point = data.point("onnxruntime", twin=True), data.point("onnxruntime")
+    assert at(build(records), "onnxruntime").warm_overhead_ns.value == pytest.approx(130_000)
+    records += [
+        data.session(later, environment=replace(data.ENVIRONMENT, host="elsewhere")),
+        Subject(session=later, point=twin, paradigm="ahead-of-time"),
+        *data.blocks(twin, 1_000_000, session=later),
+    ]
+    m = at(build(records), "onnxruntime")
+    assert (m.warm_overhead_ns, m.tax_share) == (None, None)
+    records.append(Subject(session=later, point=point, paradigm="ahead-of-time"))
+    records += data.blocks(point, 4_000_000, session=later)
+    assert at(build(records), "onnxruntime").tax_share.value == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ DRIFT = 0.02
 
 OTHER_KERNELS = 0.05
 """Difference in kernel time from which on other kernels than eager's are named."""
+SEVERAL_HOSTS = "several-hosts"
+"""Code of the note on a document whose points are of more than one host."""
 MIN_STRETCHES = 3
 """A session has at least so many; with fewer rounds nothing is said of its host's drift."""
 
@@ -106,7 +108,9 @@ def build(records: Sequence[Record], *, asked: Iterable[Point] = (), until: floa
             if not sessions or r.session == sessions[-1].session
         }
     )
-    notes += _session_notes(sessions, drift)
+    used = {g.session for g in shown}
+    hosts = {s.environment.host for s in sessions if s.session in used}
+    notes += _session_notes(len(hosts), drift)
     floors = [m.latency_ns for m in measurements if m.runtime == FLOOR]
     return Run(
         environment=sessions[-1].environment if sessions else None,
@@ -169,17 +173,16 @@ def host_drift(calibrator_ns: Mapping[int, float]) -> float | None:
     return NORMAL_95 * stdev(stretches)
 
 
-def _session_notes(sessions: Sequence[Session], drift: float | None) -> Iterator[Note]:
+def _session_notes(hosts: int, drift: float | None) -> Iterator[Note]:
     if drift is not None and drift > DRIFT:
         yield Note(
             "host-drift",
             f"this host's speed drifted by about {drift:.0%} during the run; absolute latencies "
             "from another hour may differ by that, ratios between runtimes do not",
         )
-    hosts = {session.environment.host for session in sessions}
-    if len(hosts) > 1:
-        text = f"measured on {len(hosts)} hosts; the environment shown is the newest session's"
-        yield Note("several-hosts", text)
+    if hosts > 1:
+        text = f"measured on {hosts} hosts; the environment shown is the newest session's"
+        yield Note(SEVERAL_HOSTS, text)
 
 
 def _shown(grouped: Iterable[PointRecords]) -> list[PointRecords]:
@@ -244,19 +247,19 @@ def _measurements(
     gpus: Mapping[str, regime.Device | None],
     until: float,
 ) -> list[tuple[FamilyKey, StoredMeasurement]]:
-    """Return each point shown with its family; twins and eager are found among all of them."""
+    """Return each point shown with its family; twin and eager are those of its own session."""
     twins = {
-        replace(g.point, workload=replace(g.point.workload, twin=False)): g
+        (g.session, replace(g.point, workload=replace(g.point.workload, twin=False))): g
         for g in grouped
         if g.point.workload.twin
     }
-    eagers: dict[tuple[FamilyKey, int], StoredMeasurement] = {}
+    eagers: dict[tuple[str, FamilyKey, int], StoredMeasurement] = {}
     found = []
     for records in shown:
         point, m = records.point, StoredMeasurement.__new__(StoredMeasurement)
         known: dict[str, Any] = {
             "records": records,
-            "twin": twins.get(point) if twins else None,
+            "twin": twins.get((records.session, point)) if twins else None,
             "device": gpus.get(records.session) if device_of(point.platform) != "cpu" else None,
             "until": until,
             "slope": None,
@@ -277,10 +280,11 @@ def _measurements(
         family = point.family()
         found.append((family, m))
         if point.runtime == REFERENCE:
-            eagers[family, point.workload.batch] = m
+            eagers[records.session, family, point.workload.batch] = m
     for family, m in found:
         is_compared = m.runtime not in (FLOOR, REFERENCE)
-        _put(m, "eager", eagers.get((family, m.workload.batch)) if is_compared else None)
+        beside = (m.records.session, family, m.workload.batch)
+        _put(m, "eager", eagers.get(beside) if is_compared else None)
     pairs = [(m.records, m.eager.records if m.eager else None) for _, m in found]
     for (_, m), ratio in zip(found, ratios(pairs), strict=True):
         _put(m, "ratio_to_eager", ratio)

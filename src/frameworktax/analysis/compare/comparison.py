@@ -31,6 +31,7 @@ from frameworktax.analysis.compare.contrasts import (
     unusable,
     usable,
 )
+from frameworktax.analysis.document import SEVERAL_HOSTS
 from frameworktax.analysis.where import Moved, moved
 from frameworktax.errors import UsageError, counted, nearest
 from frameworktax.records import (
@@ -213,6 +214,13 @@ def compare(
     pairs = [(old[point], new[point]) for point in new if point in old]
     if not pairs:
         raise UsageError(_nothing(old, new, names))
+    is_mixed = any(note.code == SEVERAL_HOSTS for run in (*sides, after) for note in run.notes)
+    is_mixed = is_mixed and not all(one_session(a, b) for some, b in pairs for a in some)
+    if is_mixed and not across:
+        raise UsageError(
+            "a side has points of several hosts, and one may be compared with another host's; "
+            "compare stores of one host each, or give --across"
+        )
     same_calibrator = not any(d.field in CALIBRATOR for d in differences)
     changes = _timed(pairs, metric, gate, same_calibrator, constants)
     missing = tuple(point_name(p) for p in old if p not in new)
@@ -230,7 +238,12 @@ def compare(
         unpaired_before=missing,
         unpaired_after=tuple(point_name(p) for p in new if p not in old and p not in wanted),
         environment=tuple(differences),
-        notes=(*_notes(machines, same_calibrator, pairs), *_constants(changes, constants)),
+        notes=(
+            *_notes(
+                [d.field for d in machines] or ["several hosts"] * is_mixed, same_calibrator, pairs
+            ),
+            *_constants(changes, constants),
+        ),
     )
 
 
@@ -379,12 +392,12 @@ def _mean(found: Sequence[Estimate | None]) -> Estimate | None:
 
 
 def _notes(
-    machines: Sequence[Difference],
+    machines: Sequence[str],
     same_calibrator: bool,
     pairs: Sequence[tuple[Sequence[Measurement], Measurement]],
 ) -> Iterator[Note]:
     if machines:
-        text = f"different machines ({', '.join(d.field for d in machines)}): ratios are theirs too"
+        text = f"different machines ({', '.join(machines)}): ratios are theirs too"
         yield Note("across-machines", text)
     every = [(a, b) for before, b in pairs for a in usable(before, b) or before[:1]]
     apart = not all(one_session(a, b) for a, b in every)
