@@ -28,7 +28,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
-from frameworktax.analysis.bill import LEAST, from_samples
+from frameworktax.analysis.bill import from_samples
 from frameworktax.analysis.estimates import exactly, shifted
 from frameworktax.analysis.places import layers
 from frameworktax.analysis.where import where
@@ -260,9 +260,8 @@ class Block:
         bill = None
         if reason is None and latency is not None:
             found = [protocol.attribution(itemise(run)) for run in runs]
-            if sum(sum(stretch.values()) for one in found for stretch in one.samples) >= LEAST:
-                mean = fmean(plain) if len(plain) > 1 else None
-                bill = from_samples(latency, found, {}, lambda: mean)
+            mean = fmean(plain) if len(plain) > 1 else None
+            bill = from_samples(latency, found, {}, lambda: mean)
             reason = None if bill else "too short to be sampled; run it more often"
         if bill is None:
             return replace(known, reason=reason)

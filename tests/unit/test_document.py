@@ -357,6 +357,21 @@ def test_points_of_several_hosts_are_told():
     assert told["several-hosts"].startswith("measured on 2 hosts")
 
 
+@pytest.mark.parametrize(("samples", "is_enough"), [(1, False), (4, False), (5, True)])
+def test_a_few_samples_are_no_tax(samples, is_enough):
+    """One is a share of 100 % with an interval from −200 to 400 %, and was "mixed"."""
+    at = data.point("eager")
+    seen = replace(
+        data.sampled(at, 4e6, data.SHARES["eager"]), samples=({"kernel": samples},), detail={}
+    )
+    subject = Subject(session=data.SESSION, point=at, paradigm="eager")
+    found = build([data.session(), subject, *data.blocks(at, 4e6), seen])
+    (m,) = found.measurements
+    assert (m.tax_share is not None, m.regime is not None) == (is_enough, is_enough)
+    assert ("too-few-samples" in {note.code for note in m.notes}) is not is_enough
+    assert "no-kernel-time" not in {note.code for note in m.notes}
+
+
 def test_a_twin_of_another_session_is_not_the_points():
     """It may be of another machine, or of a slower hour."""
     records = [r for r in data.sample_records() if not isinstance(r, Attribution)]

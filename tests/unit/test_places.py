@@ -109,6 +109,9 @@ def test_lines_hold_their_share_of_python():
 def test_without_such_a_run_there_are_none():
     assert layers(LATENCY, BILL, []) == ()
     assert layers(LATENCY, BILL, [run(ticks=((),))]) == ()  # too short for a sample
+    assert layers(LATENCY, BILL, [run(ticks=(((1, "", "kernel", 4),),))]) == ()  # or for a share
+    few = run(method="line", lines=(("net.py", 4, "forward", "python", 4),))
+    assert source_lines(LATENCY, BILL, [few]) == ()
     assert source_lines(LATENCY, BILL, [run(ticks=(stretch(1),))]) == ()
 
 
@@ -160,7 +163,7 @@ def test_samples_that_cancel_out_show_no_layer_and_no_line():
         source_lines(LATENCY, BILL, [run(method="line", lines=(("f.py", 1, "f", "python", 0),))])
         == ()
     )
-    within = run(ticks=(((1, "", "kernel", 2), (2, "", "kernel", -2), (1, "", "python", 1)),))
+    within = run(ticks=(((1, "", "kernel", 9), (2, "", "kernel", -9), (1, "", "python", 5)),))
     found = by_path(layers(LATENCY, BILL, [within]))
     assert found["a"].bill_ns == {"python": BILL["python"]}
     assert found[None].bill_ns["kernel"] == BILL["kernel"]

@@ -377,7 +377,7 @@ def from_samples(
     timed_ns: Mapping[int, tuple[float, float]] | None = None,
     mean_ns: Callable[[], float | None] = lambda: None,
 ) -> Bill | None:
-    """Return the bill of a CPU point from program-counter samples, or None without samples.
+    """Return the bill of a CPU point from program-counter samples, None of fewer than ``LEAST``.
 
     Line = (1 − blocked share) × share of samples × unprofiled latency, in each process by itself,
     because two of them can be in different states; then the mean over processes. The line ``wait``
@@ -396,7 +396,9 @@ def from_samples(
     """
     timed_ns = timed_ns or {}
     found = _sampled(attributions, timed_ns)
-    return SampledBill(latency, found, len(timed_ns), mean_ns) if found else None
+    if sum(sum(one.totals) for one in found) < LEAST:
+        return None
+    return SampledBill(latency, found, len(timed_ns), mean_ns)
 
 
 def _reaching(estimate: Estimate, below: float, above: float) -> Estimate:

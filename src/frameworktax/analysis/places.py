@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from frameworktax.analysis.bill import LEAST
 from frameworktax.analysis.estimates import product, share_interval, shifted
 from frameworktax.analysis.where import tax_ns
 from frameworktax.records import BILL, By, Estimate, Layer, Module, Operator, Places, SourceLine
@@ -45,7 +46,7 @@ def layers(
         called[one.path] += one.calls
         known.setdefault(one.path, one)
     stretches = _counted((value, path, line, n) for value, path, _, line, n in _samples(runs))
-    if not stretches:  # a run too short for a sample shows no layer
+    if sum(map(_total, stretches)) < LEAST:  # of a run so short no layer is known
         return ()
     method = _method("module", runs)
     parts = _parts(bill, _pooled(stretches))
@@ -82,6 +83,8 @@ def source_lines(
         for number, run in enumerate(chosen)
         for file, line, function, bucket, count in run.lines
     )
+    if sum(map(_total, runs)) < LEAST:
+        return ()
     found = [
         SourceLine(
             file=key[0],
