@@ -343,6 +343,22 @@ def test_intervals_that_hold_together_pool_the_spread_between_processes():
     assert simultaneous([one]) == [one] and simultaneous([]) == []
 
 
+def test_what_is_faster_than_the_best_in_their_common_rounds_is_no_worse_than_it():
+    """Eager is slow in three rounds, of which ``a`` has none: it gains less, and beats ``b``."""
+    records = []
+    for runtime, base_ns in (("eager", 1e6), ("a", 0.49e6), ("b", 0.5e6)):
+        at = data.point(runtime)
+        records.append(Subject(session=data.SESSION, point=at, paradigm="eager"))
+        for record in data.blocks(at, base_ns, rounds=(1.0,) * 5):
+            slow = 1.2 if runtime == "eager" and record.round < 3 else 1.0
+            if runtime != "a" or record.round >= 3:
+                calls = tuple(int(n * slow) for n in record.latency_ns)
+                records.append(replace(record, latency_ns=calls))
+        records += [parity(at, within=True)] * (runtime != "eager")
+    (one,) = recommend(build(records).measurements)
+    assert one.runtimes == ("b", "a")
+
+
 def test_what_is_not_proven_faster_than_eager_is_in_no_tie():
     (one,) = changed(
         {("a", 1): (0.5, 0.51, 0.5), ("b", 1): (0.3, 1.0, 1.4)}, "a", "b", batches=(1,)

@@ -182,7 +182,7 @@ def test_what_moves_a_latency_before_and_after_moves_no_factor():
     assert found.factor.high < 1.02
     # latencies that may be near zero say nothing of their ratio
     wide = replace(device_point(), latency_ns=estimate(100_000.0, 70_000))
-    assert one(WhatIf(host_speed=3), wide).factor.low < 1
+    assert one(WhatIf(host_speed=3), wide).factor is None
 
 
 @pytest.mark.parametrize("span_ns", [estimate(44_000.0, 100), None])
@@ -192,6 +192,32 @@ def test_a_graph_leaves_few_of_the_pauses_between_kernels(span_ns):
     least_ns = 10_000 + 40_000
     assert found.low <= least_ns < found.value < found.high
     assert found.high >= least_ns + 0.3 * 4_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        # host and kernels together are 0.19 of the latency longer than it, kernels 0.02 of it
+        (WhatIf(graphs=True), {"tax": 98e3, "enqueue_ns": estimate(118e3), "span_ns": None}),
+        (WhatIf(device_speed=2), {"latency_ns": estimate(100e3, 99.9e3)}),
+    ],
+)
+def test_no_latency_is_predicted_that_may_be_below_zero(asked, more):
+    found = one(asked, device_point(**more))
+    assert found.latency_ns is None and found.factor is None
+    assert found.reason.startswith("its interval reaches zero")
+
+
+def test_of_several_hosts_what_another_session_measured_answers_nothing():
+    both = [
+        point(name, session=name, warm_overhead_ns=estimate(250.0, 5))
+        for name in ("eager", "inference-mode")
+    ]
+    asked = WhatIf(runtime="inference-mode")
+    notes = (Note("several-hosts", "measured on 2 hosts"),)
+    here, mixed = (predict(asked, Run(measurements=both, notes=n))[0] for n in ((), notes))
+    assert (here.formula, mixed.formula) == ("measured", formulas.RUNTIME)
+    assert "warm overhead of inference-mode is not known" in mixed.reason
 
 
 def test_the_host_time_of_another_runtime_on_a_device_is_not_predicted():

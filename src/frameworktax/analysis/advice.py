@@ -158,7 +158,7 @@ def _recommend_at(batch: int, compared: Sequence[Measurement]) -> Recommendation
     best = faster[0]
     pairs = {m.runtime: r for m in faster[1:] if (r := paired_ratio(best, m)) is not None}
     together = zip(pairs, simultaneous(list(pairs.values())), strict=True)
-    slower = {name for name, ratio in together if not ratio.low <= 1 <= ratio.high}
+    slower = {name for name, ratio in together if ratio.high < 1}
     runtimes = tuple(m.runtime for m in faster if m.runtime not in slower)
     gain = gains[best.runtime].at(
         gains[best.runtime].value,

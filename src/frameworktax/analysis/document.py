@@ -53,8 +53,6 @@ DRIFT = 0.02
 
 OTHER_KERNELS = 0.05
 """Difference in kernel time from which on other kernels than eager's are named."""
-SEVERAL_HOSTS = "several-hosts"
-"""Code of the note on a document whose points are of more than one host."""
 MIN_STRETCHES = 3
 """A session has at least so many; with fewer rounds nothing is said of its host's drift."""
 
@@ -182,7 +180,7 @@ def _session_notes(hosts: int, drift: float | None) -> Iterator[Note]:
         )
     if hosts > 1:
         text = f"measured on {hosts} hosts; the environment shown is the newest session's"
-        yield Note(SEVERAL_HOSTS, text)
+        yield Note(points.SEVERAL_HOSTS, text)
 
 
 def _shown(grouped: Iterable[PointRecords]) -> list[PointRecords]:

@@ -42,6 +42,8 @@ from frameworktax.store.columns import Batch, Blocks
 
 WORST_FIRST = ("crashed", "out-of-memory", "timeout", "failed", "unavailable")
 
+SEVERAL_HOSTS = "several-hosts"
+"""Code of the note on a document whose points are of more than one host."""
 WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4), where
 the thread has not waited for so long by itself."""

@@ -31,7 +31,7 @@ from frameworktax.analysis.compare.contrasts import (
     unusable,
     usable,
 )
-from frameworktax.analysis.document import SEVERAL_HOSTS
+from frameworktax.analysis.grouping import SEVERAL_HOSTS
 from frameworktax.analysis.where import Moved, moved
 from frameworktax.errors import UsageError, counted, nearest
 from frameworktax.records import (

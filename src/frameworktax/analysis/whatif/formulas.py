@@ -34,6 +34,7 @@ from frameworktax.analysis.estimates import (
     quotient,
     shifted,
 )
+from frameworktax.analysis.grouping import SEVERAL_HOSTS
 from frameworktax.analysis.whatif import replay
 from frameworktax.analysis.whatif.replay import Change
 from frameworktax.errors import UsageError
@@ -131,7 +132,8 @@ class Case:
 
     Attributes:
         m: the point.
-        relatives: measured points that differ from it in runtime and batch alone, itself included.
+        relatives: measured points that differ from it in runtime and batch alone, itself included;
+            of a document of several hosts those of its session.
         asked: the change.
     """
 
@@ -220,20 +222,28 @@ def other_runtime(tax_share: Estimate, warm_ratio: Estimate, warm_share: Estimat
 def _cpu_speed(case: Case) -> Answer:
     m, asked = case.m, case.asked
     share = None if m.bill_method == TWIN else m.tax_share
-    return _scaled(m, faster_cpu(share, asked.cpu_speed or 1.0, asked.host_speed or 1.0), CPU)
+    return _scaled(m, faster_cpu(share, asked.cpu_speed or 1.0, asked.host_speed or 1.0))
 
 
 def _host_speed(case: Case) -> Answer:
     m = case.m
     if m.tax_share is None or m.bill_method in (None, TWIN):
         raise Refused(HOST, f"kernel time of {m.runtime} is not known by sampling")
-    return _scaled(m, faster_host(m.tax_share, case.asked.host_speed or 1.0), HOST)
+    return _scaled(m, faster_host(m.tax_share, case.asked.host_speed or 1.0))
 
 
-def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer:
-    if m.latency_ns is None or ratio.low <= 0:
-        raise Refused(formula, "its interval reaches zero; measure it for longer")
-    return Answer(formula, product(m.latency_ns, ratio, formula), inverse(ratio))
+def _scaled(m: Measurement, ratio: Estimate) -> Answer:
+    formula = ratio.method
+    if m.latency_ns is None:
+        raise Refused(formula, "its latency is not known")
+    return Answer(formula, product(m.latency_ns, ratio, formula), inverse(_positive(ratio)))
+
+
+def _positive(found: Estimate) -> Estimate:
+    """Return a latency or a ratio of two; refuse one that may be nothing."""
+    if found.low <= 0:
+        raise Refused(found.method, "its interval reaches zero; measure it for longer")
+    return found
 
 
 def _runtime(case: Case) -> Answer:
@@ -254,7 +264,7 @@ def _runtime(case: Case) -> Answer:
         )
         raise Refused(RUNTIME, reason)
     warm_ratio, warm_share = quotient(warm, own, RUNTIME), quotient(own, m.latency_ns, RUNTIME)
-    return _scaled(m, other_runtime(m.tax_share, warm_ratio, warm_share), RUNTIME)
+    return _scaled(m, other_runtime(m.tax_share, warm_ratio, warm_share))
 
 
 def _needs_device(case: Case) -> Answer:
@@ -337,8 +347,7 @@ def _graph_ns(
 def _after(m: Measurement, change: Change) -> tuple[Estimate, Estimate | None]:
     """Return the latency after a change, ns, and the latency before over it.
 
-    Both come from the same times: what they have in common moves no factor. It is None where the
-    interval of the latency reaches zero.
+    Both come from the same times: what they have in common moves no factor. It is None for a graph.
 
     Of the same kernels in a graph what the latency had beyond both queues is gone: it is what the
     device had left to do when the host returned. The interval reaches from the least to the most
@@ -356,8 +365,8 @@ def _after(m: Measurement, change: Change) -> tuple[Estimate, Estimate | None]:
 
     if not change.graphs:
         times = latency, host, kernel, span
-        after = propagate(played, UNIFORM, *times)
-        return after, propagate(gain, UNIFORM, *times) if after.low > 0 else None
+        after = _positive(propagate(played, UNIFORM, *times))
+        return after, propagate(gain, UNIFORM, *times)
     if m.span_ns is None:
         span = shifted(kernel, launches * replay.GAP_NS)
     parts = host, kernel, span
@@ -368,7 +377,7 @@ def _after(m: Measurement, change: Change) -> tuple[Estimate, Estimate | None]:
         return shifted(found, min(0.0, beyond_ns))
 
     least, middle, most = map(captured, replay.GRAPH_GAPS)
-    return replace(middle, low=least.low, high=most.high), None
+    return _positive(replace(middle, low=least.low, high=most.high)), None
 
 
 def _replayed(case: Case) -> Answer:
@@ -434,15 +443,17 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
     """
     check(asked)
     measured = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
+    is_mixed = any(note.code == SEVERAL_HOSTS for note in run.notes)
     families: dict[FamilyKey, list[Measurement]] = defaultdict(list)
     alike: dict[tuple[FamilyKey, str], list[Measurement]] = defaultdict(list)
     for m in measured:
         families[m.family()].append(m)
         alike[m.family(), m.runtime].append(m)
     return tuple(
-        _predicted(Case(m, families[family], one))
+        _predicted(Case(m, relatives, one))
         for (family, _), same in alike.items()
         for m in [min(same, key=lambda m: m.workload.batch)]
+        for relatives in [[o for o in families[family] if not is_mixed or o.session == m.session]]
         for one in (changes(asked) if alone else [asked])
         if one.runtime != m.runtime  # else it changes nothing
     )
