@@ -214,8 +214,7 @@ def advise(
     smallest = min(m.workload.batch for m in measured)
     at_first = [m for m in measured if m.workload.batch == smallest]
     found = recommend(measured)
-    every = sorted({m.workload.batch for m in measured})
-    advice: list[Advice | None] = [_use(one, measured, every) for one in found if one.gain]
+    advice: list[Advice | None] = [_use(one, measured) for one in found]
     fastest = [one.runtimes[0] for one in found if one.gain and smallest in one.batches]
     best = next((m for m in at_first if m.runtime in fastest), None)
     reference = next((m for m in at_first if m.runtime == REFERENCE), None)
@@ -243,18 +242,17 @@ def _name(m: Measurement) -> str:
     return point_name(m.point, batch=False)
 
 
-def _use(
-    found: Recommendation, points: Sequence[Measurement], every: Sequence[int]
-) -> Advice | None:
+def _use(found: Recommendation, points: Sequence[Measurement]) -> Advice | None:
     """Return the recommendation for some batch sizes as advice."""
     if found.gain is None:
         return None
-    first = (found.runtimes[0], found.batches[0])
-    m = next(m for m in points if (m.runtime, m.workload.batch) == first)
+    fastest = found.runtimes[0], found.batches[0]
+    m = next(m for m in points if (m.runtime, m.workload.batch) == fastest)
     batches = ", ".join(map(str, found.batches))
-    at = every.index(found.batches[0])
-    if len(found.batches) > 2 and found.batches == tuple(every[at : at + len(found.batches)]):
-        batches = f"{found.batches[0]} to {found.batches[-1]}"
+    first, last = found.batches[0], found.batches[-1]
+    between = {m.workload.batch for m in points if first <= m.workload.batch <= last}
+    if len(found.batches) > 2 and len(found.batches) == len(between):
+        batches = f"{first} to {last}"
     return Advice(
         action=f"use {either(found.runtimes)} at batch {batches}",
         evidence=f"{point_name(m.point, runtime=False, batch=False)}: the fastest with outputs "
@@ -326,13 +324,11 @@ def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
         return  # a twin's tax is a lower figure, so it bounds nothing
     gain = _without_kernels(m)
     if gain is not None and gain.high <= min(VAGUE * gain.value, EMPTY):
-        cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
         left = f"{percent(share.value)} of the latency is outside kernels ({m.bill_method})"
         if gain.method == ENQUEUED:
             left = f"the host takes {percent(1 / gain.value)} of the latency to launch its work"
         yield Advice(
-            action=f"{cause} would give at most {times_at_most(gain.high)} with {m.runtime} "
-            f"at batch {m.workload.batch}",
+            action=f"{_faster_kernels(m, gain)} with {m.runtime} at batch {m.workload.batch}",
             evidence=f"{_name(m)}: {left}",
             gain=gain,
             kind="bound",
@@ -349,10 +345,14 @@ def _kernels_and_tax(m: Measurement) -> Iterator[Advice]:
         )
 
 
+def _faster_kernels(m: Measurement, gain: Estimate) -> str:
+    cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
+    return f"{cause} would give at most {times_at_most(gain.high)}"
+
+
 def _allocator(same: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill]) -> Advice | None:
     every = ((m, bills.get((m.runtime, m.workload.batch))) for m in same)
-    shares = ((m, bill.memory) for m, bill in every if bill is not None)
-    found = [(m, share) for m, share in shares if share is not None]
+    found = [(m, bill.memory) for m, bill in every if bill is not None and bill.memory is not None]
     if not found:
         return None
     m, share = max(found, key=lambda item: item[1].value)
@@ -480,7 +480,4 @@ def _bound(m: Measurement) -> str:
     if m.tax_share is None or not determined(m.tax_share) or m.bill_method == TWIN:
         return ""  # the latter as in ``_kernels_and_tax``
     gain = _without_kernels(m)
-    if gain is None or gain.high > EMPTY:
-        return ""
-    cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
-    return f"{cause} would give at most {times_at_most(gain.high)}"
+    return "" if gain is None or gain.high > EMPTY else _faster_kernels(m, gain)

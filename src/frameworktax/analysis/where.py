@@ -304,12 +304,10 @@ def _grouped(nodes: Iterable[Node], shared: float) -> list[_Group]:
         alike[_shape(node.own)].append(node)
     groups = []
     for same in alike.values():
-        each = [_Group([node]).tax_ns() for node in same]
-        limit = STANDS_OUT * median(each)
+        each = [_estimate(node.layers(), shared) for node in same]
+        limit = STANDS_OUT * median(tax.value for tax in each)
         out = [
-            node
-            for node, ns in zip(same, each, strict=True)
-            if len(same) > 2 and ns - _half(node.layers(), shared) > limit
+            node for node, tax in zip(same, each, strict=True) if len(same) > 2 and tax.low > limit
         ]
         groups += [_Group([node]) for node in out]
         groups.append(_Group([node for node in same if node not in out]))
@@ -326,25 +324,19 @@ def _shared(layers: Iterable[Layer]) -> float:
     return min(map(relative_half_width, times), default=0.0)
 
 
-def _half(layers: Sequence[Layer | Operator], shared: float) -> float:
-    """Return the half-width of a tax, as a share of the time.
+def _estimate(layers: Sequence[Layer | Operator], shared: float) -> Estimate:
+    """Return the tax of layers, its half-width being that of their time, as a share.
 
     What layers have in common adds up, what is beyond that in squares.
     """
-    times = [layer.time_ns for layer in layers]
-    time = sum(one.value for one in times)
-    if time <= 0:
-        return 0.0
+    value, times = sum(map(tax_ns, layers)), [layer.time_ns for layer in layers]
     halves = [(one.high - one.low) / 2 for one in times]
     common = [min(half, shared * abs(one.value)) for half, one in zip(halves, times, strict=True)]
     own = sum(half**2 - part**2 for half, part in zip(halves, common, strict=True))
-    return math.sqrt(sum(common) ** 2 + own) * abs(sum(map(tax_ns, layers))) / time
-
-
-def _estimate(layers: Sequence[Layer | Operator], shared: float) -> Estimate:
-    value, half = sum(map(tax_ns, layers)), _half(layers, shared)
-    n = min((layer.time_ns.n for layer in layers), default=0)
-    method = METHOD + ONE_PROCESS * within_one_process(*(layer.time_ns for layer in layers))
+    time = sum(one.value for one in times)
+    half = math.sqrt(sum(common) ** 2 + own) * abs(value) / time if time > 0 else 0.0
+    n = min((one.n for one in times), default=0)
+    method = METHOD + ONE_PROCESS * within_one_process(*times)
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
 

@@ -152,21 +152,6 @@ Formulas = Mapping[str, tuple[str, Callable[[Case], Answer]]]
 asked for answers."""
 
 
-def formulas(m: Measurement) -> Formulas:
-    """Return the formulas for a point."""
-    return ON_CPU if device_of(m.platform) == "cpu" else ON_DEVICE
-
-
-def answer(case: Case) -> Answer:
-    """Answer one change from one point.
-
-    Raises:
-        Refused: no formula can.
-    """
-    known, given = formulas(case.m), case.asked.given()
-    return next(known[name][1] for name in known if name in given)(case)
-
-
 def scales(asked: WhatIf, known: Formulas) -> str:
     """Return what a change scales and what it keeps; of several changes each, in brackets."""
     said = [known[name][0] for name in asked.given() if known[name][0]]
@@ -187,42 +172,21 @@ def faster_host(tax_share: Estimate, speed: float) -> Estimate:
     return propagate(lambda s: s / speed + 1 - s, HOST, tax_share)
 
 
-def faster_cpu(tax_share: Estimate | None, cpu: float, host: float = 1.0) -> Estimate:
-    """Return the ratio on a CPU on which all takes 1 / cpu: T / (cpu · host · L) + K / (cpu · L).
+def _cpu_speed(case: Case) -> Answer:
+    """Answer T / (cpu · host · L) + K / (cpu · L), on a CPU on which all takes 1 / cpu.
 
     The interval reaches to kernels that stay as they are: what bounds them may be memory. Without
     a tax share nothing is known to shrink.
     """
-    if tax_share is None:
-        ends = (1 / (cpu * host), 1 / cpu, 1.0)
-        return Estimate(value=1 / cpu, low=min(ends), high=max(ends), method=CPU, n=1)
-    found = propagate(lambda s: s / (cpu * host) + (1 - s) / cpu, CPU, tax_share)
-    kept = propagate(lambda s: s / (cpu * host) + 1 - s, CPU, tax_share)
-    return replace(found, low=min(found.low, kept.low), high=max(found.high, kept.high))
-
-
-def other_runtime(tax_share: Estimate, warm_ratio: Estimate, warm_share: Estimate) -> Estimate:
-    """Return the ratio in a runtime with the same kernels, with its tax among real kernels.
-
-    Real kernels evict code and data, so that either runtime costs more than its twin. What that
-    adds, T − W, is the runtimes' own, and then scales as their twins do (T · W' / W), or that of
-    the operators both of them call, and then stays (T − W + W'). The value is half way; the
-    interval reaches to both ends. Inputs are T / L, W' / W and W / L.
-    """
-
-    def ends(s: float, ratio: float, warm: float) -> tuple[float, float]:
-        return 1 - s + s * ratio, 1 - warm + warm * ratio
-
-    inputs = (tax_share, warm_ratio, warm_share)
-    found = propagate(lambda *v: sum(ends(*v)) / 2, RUNTIME, *inputs)
-    own, shared = ends(*(e.value for e in inputs))
-    return replace(found, low=min(found.low, own, shared), high=max(found.high, own, shared))
-
-
-def _cpu_speed(case: Case) -> Answer:
-    m, asked = case.m, case.asked
-    share = None if m.bill_method == TWIN else m.tax_share
-    return _scaled(m, faster_cpu(share, asked.cpu_speed or 1.0, asked.host_speed or 1.0))
+    m, cpu = case.m, case.asked.cpu_speed or 1.0
+    both = cpu * (case.asked.host_speed or 1.0)
+    if m.tax_share is None or m.bill_method == TWIN:
+        ends = (1 / both, 1 / cpu, 1.0)
+        unknown = Estimate(value=1 / cpu, low=min(ends), high=max(ends), method=CPU, n=1)
+        return _scaled(m, unknown)
+    found = propagate(lambda s: s / both + (1 - s) / cpu, CPU, m.tax_share)
+    kept = propagate(lambda s: s / both + 1 - s, CPU, m.tax_share)
+    return _scaled(m, replace(found, low=min(found.low, kept.low), high=max(found.high, kept.high)))
 
 
 def _host_speed(case: Case) -> Answer:
@@ -247,6 +211,13 @@ def _positive(found: Estimate) -> Estimate:
 
 
 def _runtime(case: Case) -> Answer:
+    """Answer a runtime with the same kernels, with its tax among real kernels.
+
+    Real kernels evict code and data, so that either runtime costs more than its twin. What that
+    adds, T − W, is the runtimes' own, and then scales as their twins do (T · W' / W), or that of
+    the operators both of them call, and then stays (T − W + W'). The value is half way; the
+    interval reaches to both ends.
+    """
     m, name = case.m, str(case.asked.runtime)
     for runtime in (name, m.runtime):
         if runtime not in SAME_KERNELS:
@@ -263,8 +234,14 @@ def _runtime(case: Case) -> Answer:
             f"both at a small batch: --runtimes {m.runtime},{name} --batch 1 --twin all"
         )
         raise Refused(RUNTIME, reason)
-    warm_ratio, warm_share = quotient(warm, own, RUNTIME), quotient(own, m.latency_ns, RUNTIME)
-    return _scaled(m, other_runtime(m.tax_share, warm_ratio, warm_share))
+
+    def ends(share: float, ratio: float, warm: float) -> tuple[float, float]:
+        return 1 - share + share * ratio, 1 - warm + warm * ratio
+
+    inputs = m.tax_share, quotient(warm, own, RUNTIME), quotient(own, m.latency_ns, RUNTIME)
+    found = propagate(lambda *v: sum(ends(*v)) / 2, RUNTIME, *inputs)
+    both = ends(*(e.value for e in inputs))
+    return _scaled(m, replace(found, low=min(found.low, *both), high=max(found.high, *both)))
 
 
 def _needs_device(case: Case) -> Answer:
@@ -381,25 +358,20 @@ def _after(m: Measurement, change: Change) -> tuple[Estimate, Estimate | None]:
 
 
 def _replayed(case: Case) -> Answer:
-    change = change_of(case.asked)
+    change, runtime = change_of(case.asked), case.asked.runtime
+    if runtime not in (None, "cuda-graph"):
+        raise Refused("none", f"the host time of {runtime} is not known; measure it")
     if change.graphs and case.m.runtime in GRAPHS:
         raise Refused(UNIFORM, f"{case.m.runtime} replays a graph already")
     is_graph_alone = change == Change(graphs=True)
     return Answer(GRAPHED if is_graph_alone else UNIFORM, *_after(case.m, change))
 
 
-def _captured(case: Case) -> Answer:
-    """Replay a graph; the host time of any other runtime is its own."""
-    if case.asked.runtime != "cuda-graph":
-        raise Refused("none", f"the host time of {case.asked.runtime} is not known; measure it")
-    return _replayed(case)
-
-
 _LAUNCHES = "launches, to one, and most of the gaps; kernels stay"
 _HOST = "the host's time; kernels, launch latency and gaps stay"
 ON_DEVICE: Formulas = {
     "graphs": (_LAUNCHES, _replayed),
-    "runtime": (_LAUNCHES, _captured),
+    "runtime": (_LAUNCHES, _replayed),
     "device_speed": ("kernels and copies; the host, launch latency and gaps stay", _replayed),
     "host_speed": (_HOST, _replayed),
     "cpu_speed": (_HOST, _replayed),
@@ -461,14 +433,16 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
 
 def _predicted(case: Case) -> Prediction:
     m, asked = case.m, case.asked
+    known = ON_CPU if device_of(m.platform) == "cpu" else ON_DEVICE
     made = Prediction(
         change=asked.words(),
         subject=point_name(m.point),
         formula="",
-        scales=scales(asked, formulas(m)),
+        scales=scales(asked, known),
     )
+    predicted = next(known[name][1] for name in known if name in asked.given())
     try:
-        return _prediction(made, _measured(case) or answer(case), m.latency_ns)
+        return _prediction(made, _measured(case) or predicted(case), m.latency_ns)
     except Refused as refused:
         return replace(made, formula=refused.formula, reason=refused.reason)
 
