@@ -144,6 +144,7 @@ def test_refusals_name_their_reason(asked, measured, reason):
         WhatIf(host_speed=0.0),
         WhatIf(device_speed=math.inf),
         WhatIf(device_speed=math.nan),
+        WhatIf(cpu_speed=1e-310),  # 1 over it is infinite
     ],
 )
 def test_changes_that_cannot_be(asked):

@@ -17,7 +17,6 @@ the latency has beyond that is ``sync`` and stays. Sources and errors: METHOD, s
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -52,6 +51,8 @@ from frameworktax.traces.timeline import Timeline
 
 MEASURED = "measured"
 """The formula of an answer that was measured: nothing was predicted."""
+FASTEST = 1e9
+"""As good as without end; at factors far beyond it no number is left of a latency."""
 REPLAYED = ("device_speed", "host_speed", "cpu_speed", "graphs")
 """Changes of the machine, which can be combined."""
 
@@ -91,9 +92,11 @@ class WhatIf:
 def check(asked: WhatIf) -> None:
     """Raise UsageError where a change is impossible, or none is asked for."""
     for name, value in ((field.name, getattr(asked, field.name)) for field in fields(asked)):
-        if type(value) in (int, float) and not 0 < value < math.inf:
+        if type(value) in (int, float) and not 1 / FASTEST <= value <= FASTEST:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} must be above zero (got {value:g})")
+            raise UsageError(
+                f"{option} must be from {1 / FASTEST:g} to {FASTEST:g} (got {value:g})"
+            )
     if not asked.given():
         raise UsageError("no change to predict; give --host-speed 2, --graphs or another")
 
@@ -411,7 +414,7 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
     those of the machine also together; without ``alone`` all of them at once only.
 
     Raises:
-        UsageError: a factor at or below zero, or nothing asked.
+        UsageError: a factor not from 1 / ``FASTEST`` to it, or nothing asked.
     """
     check(asked)
     measured = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
@@ -476,7 +479,7 @@ def predict_steps(asked: WhatIf, timeline: Timeline, subject: str) -> tuple[Pred
     """Return one prediction for each change asked, from steps of a trace that are all of one kind.
 
     Raises:
-        UsageError: a factor at or below zero, or nothing asked.
+        UsageError: a factor not from 1 / ``FASTEST`` to it, or nothing asked.
     """
     check(asked)
     try:
