@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import platform
+import subprocess
+import sys
 
 import pytest
 
@@ -133,6 +135,27 @@ def test_a_current_folder_that_was_removed_is_refused(tmp_path, monkeypatch):
     folder.rmdir()
     with pytest.raises(UsageError, match="was removed; change to one"):
         MeasuringSession(None, None)
+
+
+def test_an_address_space_in_which_imports_hang_is_refused(monkeypatch):
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (1 << 30, 1 << 30))
+    with pytest.raises(UsageError, match=r"allows 1.0 GiB .* run ulimit -v unlimited"):
+        MeasuringSession(None, None)
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (1 << 32, -1))
+    host.need_address_space()
+
+
+def test_settings_of_developers_do_not_reach_a_measuring_process():
+    """They slow every call, and make an error of a warning that an exporter gives."""
+    code = "import sys, warnings; print(sys.flags.dev_mode, warnings.filters[0][0] == 'error')"
+    given = {**os.environ, "PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error"}
+    for variables, flags in (
+        (given, "True True"),
+        ({**given, **host.worker_environment(1)}, "False False"),
+    ):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == flags
 
 
 def test_worker_environment_sets_every_library_to_the_same_threads():

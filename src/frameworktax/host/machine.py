@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import shutil
 import sysconfig
 import time
@@ -20,6 +21,8 @@ from frameworktax.errors import UsageError
 ROOT = Path("/")
 PICK_S = 0.1
 """Over which the quietest processors are found."""
+MIN_ADDRESS_BYTES = 2 * 1024**3
+"""Of address space: torch's libraries take 0.7 GiB of it, scipy's and each thread some more."""
 
 
 def read(root: Path, path: str) -> str | None:
@@ -76,6 +79,16 @@ def need_folder() -> None:
         Path.cwd()
     except FileNotFoundError as error:
         raise UsageError("the current folder was removed; change to one that exists") from error
+
+
+def need_address_space() -> None:
+    """Raise UsageError under a small ``ulimit -v``: an import of OpenBLAS hangs where it is met."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_BYTES:
+        raise UsageError(
+            f"ulimit -v allows {limit / 1024**3:.1f} GiB of address space, in which numeric "
+            "libraries hang as they are imported; run ulimit -v unlimited first"
+        )
 
 
 def usable_cpus() -> tuple[int, ...]:
@@ -186,6 +199,9 @@ def worker_environment(threads: int) -> dict[str, str]:
         "ORT_DISABLE_TELEMETRY": "1",
         # A stack for crashes, which become records.
         "PYTHONFAULTHANDLER": "1",
+        # As if not set: checks that slow every call, and warnings that end an export as errors.
+        "PYTHONDEVMODE": "",
+        "PYTHONWARNINGS": "",
     }
 
 

@@ -9,6 +9,7 @@ drained into a bounded tail, however much it prints. ``Gate`` stops set-up while
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import re
@@ -48,13 +49,21 @@ Step = Callable[Concatenate[Server, P], A]
 
 
 class Tail:
-    """Drains a pipe on a thread and keeps its end: a model may print without bound."""
+    """Drains a pipe on a thread and keeps its end: a model may print without bound.
+
+    Raises:
+        OSError: no thread can be started, as under a small ``ulimit -v``.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.total_bytes = 0
         self._end = bytearray()
         self._thread = threading.Thread(target=self._drain, args=(descriptor,), daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            os.close(descriptor)
+            raise OSError(errno.EAGAIN, f"{error}; raise ulimit -v or -u") from error
 
     def _drain(self, descriptor: int) -> None:
         while chunk := os.read(descriptor, KEEP_BYTES):
@@ -216,11 +225,11 @@ class Worker:
             if not self.alive:
                 raise ConnectionAbortedError("ended before it was there")
             self._channel, theirs = socket.socketpair()
-            ours, output = os.pipe()
-            self._output = Tail(ours)
             memory, variables = self.memory_bytes, self.environment
+            ours, output = os.pipe()
             try:
                 with theirs:
+                    self._output = Tail(ours)
                     channel = theirs.fileno()
                     if template is None:
                         words = MODULE, str(channel), str(memory)

@@ -11,9 +11,11 @@ measured; the budget is charged for measuring only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import random
+import signal
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -67,6 +69,7 @@ class MeasuringSession:
     ) -> None:
         host.need_linux("measuring")
         host.need_folder()
+        host.need_address_space()
         self._scratch = plan.folder.resolve() / f"{orphans.NAME}{writer.session}"
         self._sent: Path | None = None
         if plan.live is not None:  # it goes with the scratch folder, however the session ends
@@ -108,9 +111,17 @@ class MeasuringSession:
         """Measure everything; on Ctrl-C what was measured is in the store and this raises.
 
         Raises:
-            UsageError: what was asked for cannot be (the model, the device).
+            UsageError: what was asked for cannot be (the model, the device, so many open files).
             NothingMeasuredError: no point could be measured at all.
         """
+        try:
+            self._run()
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise UsageError("too many open files; run ulimit -n 1024 first") from error
+
+    def _run(self) -> None:
         self._plan.folder.mkdir(parents=True, exist_ok=True)
         orphans.end_of_dead(self._plan.folder)
         with orphans.scratch(self._plan.folder, self._scratch):
@@ -472,9 +483,10 @@ class MeasuringSession:
                 self._stopping = True
             self._recorder.close()
             self._setup.end()
-            ending = ThreadPoolExecutor(THREADS)  # those that wait for an answer are woken
-            self._await([ending.submit(worker.kill) for worker in self._spawned])
-            ending.shutdown()
+            for worker in self._spawned:  # all at once, before any is waited for
+                worker.signal(signal.SIGKILL)
+            for worker in self._spawned:  # those that wait for an answer are woken
+                worker.kill()
             if not self._keeps_templates:
                 self._templates.close()
             for pool in (self._setup_pool, self._pool):
