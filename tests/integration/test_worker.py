@@ -283,3 +283,26 @@ def test_what_has_computed_nothing_yet_is_not_timed():
     server._loaded = SimpleNamespace(bind=lambda batch: lambda: (x for x in ()))
     with pytest.raises(WorkerError, match="has computed nothing"):
         server.bind(batch=1, limit_ns=1)
+
+
+THREADS = """
+import torch
+
+class Own(torch.nn.Linear):
+    def forward(self, x):
+        torch.set_num_threads(2)
+        return super().forward(x)
+
+def build():
+    return Own(4, 4), torch.ones(1, 4)
+"""
+
+
+def test_a_model_that_sets_its_threads_is_not_measured_as_asked_for(worker, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(THREADS)
+    load(worker, tmp_path, "eager", model=f"{path}:build")
+    bound = worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=1)
+    assert [(note.code, note.text[-24:]) for note in bound.notes] == [
+        ("threads-changed", "to 2, not 1 as asked for")
+    ]

@@ -74,6 +74,7 @@ class Server:
         self._deployment: Deployment | None = None
         self._unpinned: set[int] = set()
         self._begun_in = Path.cwd()
+        self._torch_threads: int | None = None
 
     def answer(self, step: str, given: Mapping[str, Any], to: BinaryIO) -> None:
         """Call a method by name and write its answer as a line.
@@ -165,6 +166,7 @@ class Server:
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._real = model.real if model else None
         self._loaded = engine.load(model, target, Path(folder))
+        self._torch_threads = _torch_threads()
         gc.collect()
         gc.freeze()  # what is loaded stays: collecting between blocks is then cheap
         notes = (model.notes if model else []) + self._loaded.notes()
@@ -184,13 +186,17 @@ class Server:
         self._calls[batch], self._call_ns[batch] = call, warm.call_ns
         gc.collect()
         gc.freeze()
+        notes, wanted, threads = loaded.notes(), self._torch_threads, _torch_threads()
+        if threads != wanted:
+            text = f"a call sets the threads of torch to {threads}, not {wanted} as asked for"
+            notes.append(("threads-changed", text))
         return protocol.Bound(
             calls=warm.calls + 1,
             call_ns=warm.call_ns,
             settled=warm.settled,
             first_ns=first_ns,
             peak_memory_bytes=peak_memory_bytes(),
-            notes=protocol.notes(loaded.notes()),
+            notes=protocol.notes(notes),
         )
 
     def output(self, *, batch: int, path: str) -> None:
@@ -410,6 +416,12 @@ def _same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
     return len(ours) == len(theirs) and all(
         np.array_equal(a, b, equal_nan=True) for a, b in zip(ours, theirs, strict=True)
     )
+
+
+def _torch_threads() -> int | None:
+    """Return how many threads an operator of torch may use, None where torch is not imported."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else torch.get_num_threads()
 
 
 def _give_back_device_memory() -> None:
