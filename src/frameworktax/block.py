@@ -181,8 +181,8 @@ class Block:
         """
         if returns_early(func):
             raise UsageError(
-                f"{func.__qualname__} returns before its work is done; write 'with ft.tax(...):' "
-                "around that work, inside of it"
+                f"{getattr(func, '__qualname__', func)} returns before its work is done; "
+                "write 'with ft.tax(...):' around that work, inside of it"
             )
 
         @wraps(func)
@@ -201,7 +201,12 @@ class Block:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._local.profiler.leave()
+        profiler = getattr(self._local, "profiler", None)
+        if profiler is None or not profiler.depth:  # as of a generator that ends in another thread
+            raise UsageError(
+                f"block '{self.name}' was not entered in this thread; leave it where it was entered"
+            )
+        profiler.leave()
 
     def _make_profiler(self) -> InlineProfiler:
         try:

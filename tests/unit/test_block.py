@@ -5,6 +5,7 @@ import json
 import re
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,18 @@ def test_tasks_that_take_turns_in_a_block_are_no_runs_of_their_own_and_a_note_sa
     assert (found.calls, text.split()[0]) == (2, "2")
 
 
+def test_a_run_ends_in_the_thread_that_began_it_and_later_runs_count(block, clock):
+    """A generator with a block inside may end in any thread, where the collector runs."""
+    with pytest.raises(UsageError, match="'step' was not entered in this thread"):
+        block.__exit__()
+    for _ in range(2):
+        with block:
+            clock.work(MS)
+        with pytest.raises(UsageError, match="'step' was not entered in this thread"):
+            block.__exit__()
+    assert block.result().calls == 2
+
+
 def test_an_exception_ends_the_run_and_goes_on(block, clock):
     with pytest.raises(ValueError, match="mine"), block:
         clock.work(MS)
@@ -283,7 +296,11 @@ async def stream():
     yield
 
 
-@pytest.mark.parametrize("func", [coroutine, stream, lambda: (yield)])
+class Served:
+    async def __call__(self): ...
+
+
+@pytest.mark.parametrize("func", [coroutine, stream, lambda: (yield), Served(), partial(coroutine)])
 def test_a_function_that_returns_before_its_work_is_done_is_refused(block, func):
     with pytest.raises(UsageError):
         block(func)

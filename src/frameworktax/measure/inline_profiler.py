@@ -216,11 +216,9 @@ def perf_event_sampler() -> Sampler:
 
 def returns_early(function: Callable[..., Any]) -> bool:
     """Return whether a call returns before its work is done: its time is not that of the work."""
-    return (
-        inspect.iscoroutinefunction(function)
-        or inspect.isgeneratorfunction(function)
-        or inspect.isasyncgenfunction(function)
-    )
+    called = function, type(function).__call__  # the latter of an object that is called
+    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+    return any(is_kind(one) for is_kind in kinds for one in called)
 
 
 def hidden() -> str | None:
