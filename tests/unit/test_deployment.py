@@ -730,9 +730,17 @@ def test_another_users_files_are_refused(deploy, monkeypatch):
     assert f"belongs to user {mine}" in refused(deploy)
 
 
-@pytest.mark.parametrize("what", ["", "model", "model/steady/artifact/model.npy"])
-def test_what_every_user_may_write_is_refused(deploy, what):
-    (deploy / what).chmod(0o777)
+@pytest.mark.parametrize(
+    ("what", "mode"),
+    [
+        ("", 0o777),
+        ("model", 0o777),
+        ("model/steady/artifact/model.npy", 0o777),
+        ("model/steady/artifact/model.npy", 0o1777),  # which protects what is in a folder alone
+    ],
+)
+def test_what_every_user_may_write_is_refused(deploy, what, mode):
+    (deploy / what).chmod(mode)
     assert "every user" in refused(deploy)
 
 
@@ -813,6 +821,39 @@ def test_a_manifest_of_which_any_field_was_changed_is_refused_and_may_be_replace
     assert "damaged" in refused(deploy)
     with pytest.raises(UsageError, match="no deployment"):
         check_output(deploy, deploy.parent / "store")
+
+
+@pytest.mark.parametrize(
+    ("place", "odd"),
+    [
+        (("packages",), ["numpy"]),
+        (("shapes",), 3),
+        (("shapes", 0, "sizes"), [3]),
+        (("shapes", 0, "sizes"), []),
+        (("shapes", 0, "runtime"), "a\nb"),
+        (("files", "model/steady/artifact/model.npy"), None),
+        (("machine", "system"), "a\nb"),
+        (("machine", "features"), 1),
+        (("padding",), {"inputs": [], "outputs": []}),
+        (("interface", "dtypes"), []),
+        (("interface", "inputs"), ["args.x"]),
+        (("interface", "parameters"), [["x", "SIDEWAYS", False]]),
+        (("interface", "parameters"), [["not a name", "POSITIONAL_ONLY", False]]),
+        (("interface", "output"), {"mapping": 3}),
+        (("interface", "output"), {"mapping": {"y": {"tensor": "float32"}}}),
+    ],
+)
+def test_a_forged_manifest_is_refused_in_one_line(deploy, place, odd):
+    path = deploy / "manifest.json"
+    forged = json.loads(path.read_text())
+    *above, name = place
+    inner = forged
+    for key in above:
+        inner = inner[key]
+    inner[name] = odd
+    fields = {k: v for k, v in forged.items() if k not in ("schema", "version", "sha256")}
+    path.write_text(json.dumps({**forged, "sha256": deployment._digest(fields)}))
+    assert str(deploy) in refused(deploy)
 
 
 def test_a_folder_in_the_place_of_a_file_is_refused(deploy):

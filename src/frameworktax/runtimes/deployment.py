@@ -62,7 +62,7 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 """How files are opened: no link is followed, and no pipe waited for."""
 MOST_BYTES = 16 << 20
 """Of a manifest: what is longer is cut, and then no JSON."""
-WRONG = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+WRONG = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What a manifest raises that is none, or has a field of another type."""
 
 
@@ -472,9 +472,9 @@ def read(folder: Path) -> Manifest:
     manifest = parse(folder)
     try:
         for refusal in _refusals(folder, manifest):
-            raise DeploymentError(f"{folder}: {refusal}; rebuild it: {manifest.command}")
+            raise DeploymentError(flat(f"{folder}: {refusal}; rebuild it: {manifest.command}"))
     except WRONG as error:
-        raise _damaged(folder / MANIFEST, error) from error
+        raise damaged(folder / MANIFEST, error) from error
     return manifest
 
 
@@ -500,9 +500,21 @@ def parse(folder: Path) -> Manifest:
         data["shapes"] = tuple(Shape(**_frozen(one)) for one in data["shapes"])
         data["files"] = {name: File(**one) for name, one in data["files"].items()}
         data["padding"] = Padding(**_frozen(data["padding"])) if data["padding"] else None
-        return Manifest(**data)
+        manifest = Manifest(**data)
+        _check_counts(manifest)
     except WRONG as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
+    return manifest
+
+
+def _check_counts(manifest: Manifest) -> None:
+    """Raise one of ``WRONG`` where a manifest is of more or fewer inputs than there are."""
+    interface, padding = manifest.interface, manifest.padding
+    interface.signature()  # there may be none such
+    of_inputs = [interface.dtypes, *([*map(len, shape.sizes)] for shape in manifest.shapes)]
+    of_inputs += [padding.inputs] if padding is not None else []
+    if any(len(of_each) != len(interface.inputs) for of_each in of_inputs):
+        raise ValueError("not as many of each input")
 
 
 def is_deployment(folder: Path) -> bool:
@@ -544,7 +556,8 @@ def _opened(path: Path) -> BufferedReader:
     return open(path, "rb", opener=lambda name, _: os.open(name, READ))
 
 
-def _damaged(path: Path, error: Exception) -> DeploymentError:
+def damaged(path: Path, error: Exception) -> DeploymentError:
+    """Return what is raised where a file of a deployment holds something else than it should."""
     return DeploymentError(f"{path} is damaged ({type(error).__name__}); make the deployment again")
 
 
@@ -614,7 +627,8 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         raise DeploymentError(
             f"{path} belongs to user {status.st_uid}, not to you or root; copy it, or chown it"
         )
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+    is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    if status.st_mode & stat.S_IWOTH and not is_sticky:
         raise DeploymentError(f"{path} may be written by every user; chmod o-w it")
 
 

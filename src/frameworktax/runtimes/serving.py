@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from frameworktax import runtimes
-from frameworktax.errors import DeploymentError, WorkerError, as_path
+from frameworktax.errors import DeploymentError, FrameworktaxError, WorkerError, as_path, flat
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, Serve
 from frameworktax.runtimes.base import Loaded, Target
@@ -200,7 +200,10 @@ class Deployment(StandIn):
         self.manifest = deployment.read(self.folder)
         self._module = module
         self.huge_pages = pages_for(self.manifest.device, self.manifest.aim)
-        super().__init__(self.manifest.interface, self.manifest.device, self._serve())
+        try:
+            super().__init__(self.manifest.interface, self.manifest.device, self._serve())
+        except deployment.WRONG as error:
+            raise deployment.damaged(self.folder / deployment.MANIFEST, error) from error
 
     def _serve(self) -> dict[Sizes, Served]:
         """Return what serves each shape."""
@@ -220,10 +223,10 @@ class Deployment(StandIn):
                 is_shared = shape.is_between or self._is_light(shape)
                 batch = None if is_shared else shape.batch
                 found[shape.sizes] = serving(str(shape.folder), str(shape.runtime), batch)
-            except (WorkerError, RuntimeError, OSError) as error:
+            except (FrameworktaxError, RuntimeError, OSError) as error:
+                text = f"{shape.runtime} did not load {shape_name(shape)} ({error})"
                 raise DeploymentError(
-                    f"{self.folder}: {shape.runtime} did not load {shape_name(shape)} ({error}); "
-                    f"rebuild it: {self.manifest.command}"
+                    flat(f"{self.folder}: {text}; rebuild it: {self.manifest.command}")
                 ) from error
         return found
 
