@@ -44,6 +44,14 @@ def plugin(tmp_path, monkeypatch):
     monkeypatch.setitem(runtimes.BUILT_IN, "steady", "race_runtimes:Steady")
 
 
+INTERFACE = Interface(
+    parameters=PARAMETERS,
+    inputs=["args.0"],
+    dtypes=["float32"],
+    output={"mapping": {"y": {"tensor": "float32"}}, "class": "dict", "none": []},
+)
+
+
 @pytest.fixture
 def deploy(tmp_path):
     """A deployment of y = x @ WEIGHT at batches 1, 2 and, between, 3; batch 8 is eager's."""
@@ -78,12 +86,7 @@ def deploy(tmp_path):
         device="cpu",
         precision="float32",
         threads=1,
-        interface=Interface(
-            parameters=PARAMETERS,
-            inputs=["args.0"],
-            dtypes=["float32"],
-            output={"mapping": {"y": {"tensor": "float32"}}, "class": "dict", "none": []},
-        ),
+        interface=INTERFACE,
         shapes=tuple(shapes),
         files=deployment.files_in(folder),
     )
@@ -218,6 +221,20 @@ def test_torch_tensors_and_arrays_are_not_mixed():
     array = np.ones(2, np.float32)
     with pytest.raises(DeploymentError, match="mixed"):
         serving.StandIn(inputs, "cpu", {})(a=array, b=torch.from_numpy(array))
+
+
+def test_a_tensor_that_is_not_dense_is_refused_whatever_was_called_before(deploy):
+    import torch
+
+    x = torch.ones(2, 4)
+    odd = [x.to_sparse(), torch.nested.nested_tensor([x])]
+    odd += [x.to_mkldnn()] if torch.backends.mkldnn.is_available() else []
+    for fast in (ft.load(deploy), serving.StandIn(INTERFACE, "cpu", {((2, 4),): (list, True)})):
+        for _ in range(2):
+            for one in odd:
+                with pytest.raises(DeploymentError, match=r"to_dense|padded"):
+                    fast(one)
+            fast(x)
 
 
 def test_it_keeps_weights_in_huge_pages_once_each_engine_was_called(deploy, monkeypatch):

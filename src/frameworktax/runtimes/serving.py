@@ -90,7 +90,7 @@ class StandIn:
             tensors = self._bind(args, kwargs)
         try:
             run = self._table.get(tuple(map(KIND, tensors)))
-        except (AttributeError, TypeError):
+        except (AttributeError, TypeError, RuntimeError):  # a nested tensor has no sizes
             run = None
         if run is None:
             tensors = self._bind(args, kwargs)
@@ -175,6 +175,8 @@ class StandIn:
                 raise DeploymentError(
                     f"'{name}' is a {type(t).__name__}; give torch tensors or numpy arrays"
                 )
+            if is_torch and t.is_nested:
+                raise DeploymentError(f"'{name}' is a nested tensor; give a padded one")
             if is_torch != kinds[0]:
                 raise DeploymentError("torch tensors and numpy arrays are mixed; give one kind")
             given = str(t.dtype).removeprefix("torch.")
@@ -350,9 +352,17 @@ def _conversions(
             lambda array: torch.from_numpy(np.array(array, order="C")).to(device),
             lambda tensor, kind: typed(tensor, kind).cpu().numpy(),
         )
+    from_numpy, on_cpu, strided = torch.from_numpy, device == "cpu", torch.strided
+
+    def contiguous(tensor: Any) -> Any:
+        if tensor.layout is not strided:
+            raise DeploymentError(f"an input is in {tensor.layout}; give its to_dense()")
+        if tensor.is_cpu if on_cpu else str(tensor.device) == device:
+            return tensor.contiguous()
+        raise DeploymentError(f"an input is on {tensor.device}; this deployment runs on {device}")
+
     if taken:
-        return lambda tensor: _on(device, tensor), typed
-    from_numpy, on_cpu = torch.from_numpy, device == "cpu"
+        return contiguous, typed
 
     def tensor_of(array: Any, kind: Any) -> Any:
         tensor = from_numpy(array)
@@ -366,7 +376,7 @@ def _conversions(
                 return _contiguous(tensor.numpy())
             except (RuntimeError, TypeError):  # with a gradient, a pending negation, on a device
                 pass
-        tensor = _on(device, tensor)
+        tensor = contiguous(tensor)
         if tensor.dtype is torch.bfloat16:  # artifacts have it in float32
             tensor = tensor.float()
         return tensor.numpy(force=True)
@@ -411,12 +421,6 @@ def _growing(run: Run, axes: Sequence[Axes], sizes: Sizes) -> Run:
 def _contiguous(array: Any) -> Any:
     """Return it, or a copy in C's order; numpy's own function makes a number into a row."""
     return np.asarray(array, order="C")
-
-
-def _on(device: str, tensor: Any) -> Any:
-    if tensor.is_cpu if device == "cpu" else str(tensor.device) == device:
-        return tensor.contiguous()
-    raise DeploymentError(f"an input is on {tensor.device}; this deployment runs on {device}")
 
 
 # --- from a call to tensors in order, and back to the containers of the module --------------------
