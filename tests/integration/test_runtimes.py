@@ -310,12 +310,23 @@ class Reading(torch.nn.Module):
         found = torch.zeros(4)
         found[0] = x.abs().max()
         x = x[:, : self.scale.long()]  # a slice by a tensor is in the trace
-        value = {"input": found.sum(), "weight": self.scale * 1, "size": x.shape[0] * x.shape[1]}
-        return x * 2 if value[self.of] > 1000 else x + torch.arange(x.abs().max() * 0 + 2)
+        value = {
+            "input": found.sum,
+            "list": lambda: found.tolist()[0],
+            "array": lambda: np.asarray(found).sum(),
+            "equal": lambda: 2 if torch.equal(found, found * 2) else 3,
+            "range": lambda: sum(1 for _ in range(found.sum().long())),
+            "weight": lambda: self.scale * 1,
+            "size": lambda: x.shape[0] * x.shape[1],
+        }[self.of]()
+        return x * 2 if value > 1000 else x + torch.arange(x.abs().max() * 0 + 2)
+
+
+READ = ("input", "list", "array", "equal", "range")
 
 
 @pytest.mark.parametrize(
-    ("of", "codes"), [("input", {"values-fixed"}), ("weight", set()), ("size", set())]
+    ("of", "codes"), [*((of, {"values-fixed"}) for of in READ), ("weight", set()), ("size", set())]
 )
 def test_a_trace_that_fixes_what_a_value_of_its_inputs_decides_says_so(of, codes, tmp_path):
     model = Model(Reading(of).eval(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
@@ -334,6 +345,24 @@ def test_what_ends_in_a_convolution_is_traced_and_followed(tmp_path) -> None:
     loaded = runtime.load(None, TARGET, tmp_path)
     assert not loaded.notes()
     assert_close(loaded.outputs(loaded.bind(1)()), eager(model, 1))
+
+
+class Transformer(Reading):
+    """What the optimiser of transformers takes for one."""
+
+    config = SimpleNamespace(model_type="bert")
+
+    def set_attn_implementation(self, name: str) -> None:
+        assert name == "eager"
+
+
+@pytest.mark.parametrize(("of", "is_fixed"), [("input", True), ("size", False)])
+def test_the_old_exporter_traces_and_says_what_it_fixes_too(of, is_fixed, tmp_path):
+    runtime = runnable("onnxruntime@fused")
+    model = Model(Transformer(of).eval(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+    runtime.prepare(model, [1, 2], TARGET, tmp_path)
+    codes = {code for code, _ in Artifact.read(tmp_path).notes}
+    assert ("values-fixed" in codes) == is_fixed
 
 
 def test_what_converts_only_a_fixed_batch_is_converted_for_each(tmp_path, monkeypatch) -> None:

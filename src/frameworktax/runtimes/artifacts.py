@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import traceback
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 Serve = Callable[[Sequence[Any]], Sequence[Any]]
 Memory = tuple[Callable[[], object], Sequence["np.ndarray"], Sequence["np.ndarray"]]
-"""What runs an engine, and the memory that it reads and writes, in the artefact's order."""
+"""What runs an engine, and the memory that it reads and writes, in the artifact's order."""
 
 FOLDER = "artifact"
 MANIFEST, INPUTS = "manifest.json", "inputs-{}.npz"
@@ -95,7 +97,7 @@ class Artifact:
 
     @property
     def directory(self) -> Path:
-        """Where a runtime keeps what lies beside the artefact."""
+        """Where a runtime keeps what lies beside the artifact."""
         return self.folder.parent
 
     def file(self, batch: int | None) -> Path:
@@ -135,9 +137,9 @@ class Artifact:
 
 @contextmanager
 def staged(directory: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes the artefact only when the block ends well.
+    """Yield an empty folder that becomes the artifact only when the block ends well.
 
-    A killed ``prepare`` leaves a folder that nothing reads; a later one replaces the artefact.
+    A killed ``prepare`` leaves a folder that nothing reads; a later one replaces the artifact.
     """
     directory.mkdir(parents=True, exist_ok=True)
     final = directory / FOLDER
@@ -181,8 +183,78 @@ def example(model: Model, batch: int) -> tuple[Any, ...]:
     return tuple(tensor.contiguous() for tensor in model.inputs(batch).tensors().values())
 
 
+READS = {
+    *("item", "tolist", "numpy", "equal", "allclose", "is_nonzero"),
+    *(f"__{name}__" for name in ("bool", "int", "float", "complex", "index")),
+    *(f"__{name}__" for name in ("contains", "array", "dlpack")),
+}
+"""Functions and methods of torch that read a tensor's values."""
+
+
+def fixed_at(module: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> list[str]:
+    """Return the lines that read a value that inputs decide, as a number, a list or an array.
+
+    It is a constant of a trace, and so is what follows from it: drawn inputs need not reach the
+    other side of a branch. Whether inputs decide a value is followed from operator to operator, by
+    memory: of weights and sizes nothing is said. This is a trace of its own, and what the module
+    returns is no output of it: one that is watched lacks convolutions.
+    """
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    def memory(values: Any) -> set[Any]:
+        found = [t for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
+        return {StorageWeakRef(t.untyped_storage()) for t in found if t.layout is torch.strided}
+
+    class Called(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            self.module(*given)
+            return torch.zeros(())
+
+    own = tuple(tensor.clone() for tensor in tensors)
+    decided, lines = memory(own), list[str]()
+
+    class Following(TorchDispatchMode):  # type: ignore[misc] # the same
+        def __torch_dispatch__(
+            self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            made = operator(*args, **(kwargs or {}))
+            if not decided.isdisjoint(memory((args, kwargs))):
+                decided.update(memory(made))
+            return made
+
+    class Reading(TorchFunctionMode):  # type: ignore[misc] # the same
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            reads = getattr(function, "__name__", "") in READS
+            if reads and not decided.isdisjoint(memory((args, kwargs))):
+                lines.append(_caller(torch))
+            return function(*args, **(kwargs or {}))
+
+    with warnings.catch_warnings(), Following(), Reading():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        torch.jit.trace(Called(), own, check_trace=False)
+    return lines
+
+
+def _caller(package: Any) -> str:
+    """Return the innermost line that is neither of a package nor of this file."""
+    inside = (str(Path(package.__file__).parent), __file__)
+    frames = traceback.extract_stack()
+    own = [frame for frame in frames if not frame.filename.startswith(inside)] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}"
+
+
 class Export(Artifact):
-    """An artefact in the making: a model on its way to an engine's files.
+    """An artifact in the making: a model on its way to an engine's files.
 
     Attributes:
         model: to export.
@@ -256,6 +328,12 @@ class Export(Artifact):
             positional(self.model), example(self.model, size), dynamic_shapes=shapes
         )
 
+    def note_fixed(self, module: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
+        """Note the first line where tracing a module fixes a value that its inputs decide."""
+        if lines := fixed_at(module, tensors):
+            text = f"the trace fixes what follows from a value of its inputs ({lines[0]})"
+            self.notes.append(("values-fixed", text))
+
     def finish(self, files: Mapping[int, str]) -> None:
         """Write the inputs of every batch size, and the manifest."""
         import numpy as np
@@ -275,7 +353,7 @@ class Export(Artifact):
 
 
 class ArtifactLoaded(Loaded):
-    """What runs an artefact; a call's result is a sequence of arrays unless a subclass differs."""
+    """What runs an artifact; a call's result is a sequence of arrays unless a subclass differs."""
 
     takes_torch: ClassVar[bool] = False
     """Whether what ``serve`` returns takes torch's tensors on the device, and returns such."""
@@ -299,14 +377,14 @@ class ArtifactLoaded(Loaded):
         return [a.astype(np.int64 if a.dtype.kind in "biu" else np.float64) for a in pairs]
 
     def serve(self, batch: int | None) -> Serve:
-        """Return a function from inputs in the artefact's order to outputs in the module's.
+        """Return a function from inputs in the artifact's order to outputs in the module's.
 
         Several threads may call it at once, and what it returned stays as it is. It is called with
         arrays, or with torch's tensors (``takes_torch``), contiguous, of the sizes that were
         prepared.
 
         Args:
-            batch: of the inputs; None for any that the artefact's dynamic file takes.
+            batch: of the inputs; None for any that the artifact's dynamic file takes.
 
         Raises:
             WorkerError: this runtime cannot serve.
@@ -433,7 +511,7 @@ class ArtifactRuntime(Runtime):
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
     ) -> None:
-        """Export into the artefact's folder; it appears when all of it is written."""
+        """Export into the artifact's folder; it appears when all of it is written."""
         import torch
 
         configure(target)

@@ -105,9 +105,12 @@ def _export_fused(export: Export) -> dict[int, str]:
     plain.set_attn_implementation("eager")
     export.free_dimension = BATCH
     exported = export.folder / "exported.onnx"
+    module = positional(replace(model, module=plain))
+    tensors = tuple(model.inputs(max(export.batches)).tensors().values())
+    export.note_fixed(module, tensors)  # the old exporter traces
     torch.onnx.export(
-        positional(replace(model, module=plain)),
-        tuple(model.inputs(max(export.batches)).tensors().values()),
+        module,
+        tensors,
         str(exported),
         dynamo=False,
         opset_version=OPSET,

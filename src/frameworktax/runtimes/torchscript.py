@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,55 +40,6 @@ class _FrozenLoaded(_Loaded):
 
         # Here and not in ``prepare``: it may repack weights into forms that cannot be saved.
         return torch.jit.optimize_for_inference(super().open(path).eval())
-
-
-def _fixed_at(module: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> list[str]:
-    """Return the lines that make a Python number of a value that inputs decide.
-
-    Such a number is a constant of a trace, and so is what follows from it: drawn inputs need not
-    reach the other side of a branch. Torch warns of each number, sizes and weights too, and then
-    reads it; whether inputs decide it is followed from operator to operator, by memory. That is a
-    trace of its own, and what the module returns is no output of it: one that is watched lacks
-    convolutions.
-    """
-    import torch
-    from torch.multiprocessing.reductions import StorageWeakRef
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    def memory(values: Any) -> set[Any]:
-        found = [t for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
-        return {StorageWeakRef(t.untyped_storage()) for t in found if t.layout is torch.strided}
-
-    class Called(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, *given: torch.Tensor) -> torch.Tensor:
-            self.module(*given)
-            return torch.zeros(())
-
-    own = tuple(tensor.clone() for tensor in tensors)
-    decided, lines = memory(own), list[str]()
-
-    class Following(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to mypy here
-        def __torch_dispatch__(
-            self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            warned = [w for w in seen[-1:] if w.category is torch.jit.TracerWarning]
-            seen.clear()
-            made = operator(*args, **(kwargs or {}))
-            if not decided.isdisjoint(memory((args, kwargs))):
-                decided.update(memory(made))
-                if warned and operator is torch.ops.aten._local_scalar_dense.default:
-                    lines.append(f"{warned[0].filename}:{warned[0].lineno}")
-            return made
-
-    with warnings.catch_warnings(record=True) as seen, Following():
-        warnings.simplefilter("always", torch.jit.TracerWarning)
-        torch.jit.trace(Called(), own, check_trace=False)
-    return lines
 
 
 def _check_values(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:
@@ -171,9 +121,7 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
             traced_at = min((batch for batch in batches if batch > 1), default=1)
             tensors = tuple(model.inputs(traced_at).tensors().values())
             program = torch.jit.trace(module, tensors, check_trace=False)
-            if lines := _fixed_at(module, tensors):
-                text = f"the trace fixes what follows from a value of its inputs ({lines[0]})"
-                export.notes.append(("values-fixed", text))
+            export.note_fixed(module, tensors)
             _check_values(program, module, model, traced_at)
             program = torch.jit.freeze(program) if self.freezes else program
             for other in [batch for batch in batches if batch != traced_at][:1]:
