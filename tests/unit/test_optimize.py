@@ -33,6 +33,7 @@ from frameworktax.records import (
     Effort,
     Environment,
     Estimate,
+    LeftOut,
     Measurement,
     Note,
     Outcome,
@@ -636,6 +637,30 @@ def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
     assert run._known(mine, points, 3) == {"old"}
     os.utime(tmp_path / "mine.py", (STARTED.timestamp(),) * 2)
     assert run._known(mine, points, 3) is None, "the file was changed since"
+
+
+@pytest.mark.parametrize("why", ["timeout", "left out"])
+def test_what_the_time_was_too_short_for_is_measured_again_by_another_command(
+    tmp_path, monkeypatch, why
+):
+    mine = asked(tmp_path, command="frameworktax optimize m")
+    (tmp_path / "session.jsonl").touch()
+    eager, slow = (mine.point(W1, name) for name in ("eager", "openvino"))
+    here = {"cpu": run.host.cpu_model(), "libraries": run.host.libraries(runtimes.distributions())}
+    records = [
+        Session(session="s", started=STARTED.isoformat(), version="0", command=("optimize", "m"),
+                environment=Environment(host="h", system="s", python="3", cores=2, **here)),
+        Outcome(session="s", point=eager.key(), process=0, status="ok"),
+        Effort(session="s", wall_ns=1, setup_ns=1, measuring_ns=1, calls_ns=1),
+        LeftOut(session="s", point=slow, reason="too short a time") if why == "left out"
+        else Outcome(session="s", point=slow.key(), process=0, status="timeout"),
+    ]  # fmt: skip
+    monkeypatch.setattr(run.store, "read", lambda folder: (records, []))
+    monkeypatch.setattr(run, "build", lambda records, **_: "taken")
+    assert run._known(mine, [eager, slow], 1) == "taken"
+    mine.command += " --time-budget 20min --setup-limit 20min"
+    assert run._known(mine, [eager, slow], 1) is None
+    assert run._known(mine, [eager], 1) == "taken"
 
 
 @pytest.mark.parametrize(

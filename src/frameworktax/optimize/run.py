@@ -211,6 +211,11 @@ class Asked:
         """Device, precision and threads."""
         return Target(self.device, self.workloads[0].precision, self.threads)
 
+    @property
+    def words(self) -> list[str]:
+        """The command as its sessions record it."""
+        return self.command.removeprefix("frameworktax ").split()
+
     def point(self, workload: Workload, runtime: str) -> Point:
         """Return the point of a runtime at a shape."""
         return Point(workload=workload, runtime=runtime, platform=self.device, threads=self.threads)
@@ -468,7 +473,7 @@ def _measured(asked: Asked, reporter: Reporter | None, **given: Any) -> Run:
         plan,
         asked.store,
         reporter=reporter,
-        command=asked.command.removeprefix("frameworktax ").split(),
+        command=asked.words,
         templates=asked.templates,
     ).run
 
@@ -508,8 +513,9 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
     """Return the newest whole session of the store that has all of these points, or None.
 
     It was measured here, with the versions that are installed, in as many processes: the heats,
-    with one, are no final. A model's file was not changed since. A live module has no name that
-    says what it is: it is measured again.
+    with one, are no final. Another command may give more time than one in which it was too short.
+    A model's file was not changed since. A live module has no name that says what it is: it is
+    measured again.
     """
     if asked.live is not None or not any(asked.store.glob("*.jsonl")):
         return None
@@ -519,19 +525,17 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
     gpus = [] if on_cpu else host.cards(host.gpus())
     here = host.cpu_model(), host.libraries(runtimes.distributions()), gpus
     changed = _last_change(str(asked.model))
-    places = {
-        r.session: (e.cpu, e.libraries, [] if on_cpu else host.cards(e.gpus))
-        for r in records
-        if isinstance(r, Session) and r.started > changed and (e := r.environment)
-    }
-    sessions = [r.session for r in records if isinstance(r, Effort)]  # not of interrupted ones
-    for session in reversed(sessions):
-        mine = [r for r in records if r.session == session]
+    begins = {r.session: r for r in records if isinstance(r, Session) and r.started > changed}
+    whole = [r.session for r in records if isinstance(r, Effort)]  # not interrupted ones
+    for begin in (begins[session] for session in reversed(whole) if session in begins):
+        e, is_same = begin.environment, list(begin.command) == asked.words
+        place = e.cpu, e.libraries, [] if on_cpu else host.cards(e.gpus)
+        mine = [r for r in records if r.session == begin.session]
         outcomes = [r for r in mine if isinstance(r, Outcome)]
-        ended = {r.point for r in outcomes}
-        ended |= {r.point.key() for r in mine if isinstance(r, LeftOut)}
+        ended = {r.point for r in outcomes if is_same or r.status != "timeout"}
+        ended |= {r.point.key() for r in mine if is_same and isinstance(r, LeftOut)}
         is_as_fine = {*range(processes)} <= {r.process for r in outcomes}
-        if wanted <= ended and is_as_fine and places.get(session) == here:
+        if wanted <= ended and is_as_fine and place == here:
             return build(mine, until=asked.until, asked=points)
     return None
 
