@@ -10,6 +10,7 @@ import weakref
 from collections import Counter
 from functools import partial
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -720,6 +721,81 @@ def test_an_exporter_may_fork(clock):
     assert forking.calls == [0]
     recorder.end()
     recorder.join()
+
+
+class Hanging(Seen):
+    """Does not return until it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.may, self.entered = threading.Event(), threading.Event()
+
+    def record(self, name, labels, value):
+        self.entered.set()
+        self.may.wait()
+        super().record(name, labels, value)
+
+
+@pytest.fixture
+def hanging(monkeypatch):
+    """Return an exporter that hangs, with no time to wait for it."""
+    monkeypatch.setattr(watching, "STUCK_S", 0.0)
+    monkeypatch.setattr(watching, "FORK_S", 0.0)
+    exporter = Hanging()
+    yield exporter
+    exporter.may.set()
+
+
+@pytest.mark.timeout(60)
+def test_an_exporter_that_hangs_is_left_behind_by_flush_and_stop(watched, hanging, seen):
+    model, other = Doubler(), Doubler()
+    one, healthy = watched(model, exporter=hanging), watched(other, exporter=seen)
+    model([1])
+    other([1])
+    one.flush()
+    healthy.flush()
+    assert len(seen.calls) == 1 and one.faults == {"export": 1} and not healthy.faults
+    model([1])
+    one.stop()
+    assert type(model) is Doubler and one.faults == {"export": 2}
+    hanging.may.set()
+    one._thread.join()
+    assert len(hanging.calls) == 2  # it went on, and nothing was lost
+
+
+@pytest.mark.timeout(60)
+def test_a_fork_does_not_wait_for_an_exporter_that_hangs(watched, hanging, seen):
+    model, other = Doubler(), Doubler()
+    one, healthy = watched(model, exporter=hanging), watched(other, exporter=seen)
+    model([1])
+    other([1])
+    healthy.flush()
+    one.flush()
+    assert hanging.entered.is_set()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        model([1])
+        other([1])
+        healthy.flush()
+        os.write(writing, f"{len(seen.calls)} {dict(one.faults)} {dict(healthy.faults)}".encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        assert said.read() == "2 {'export': 1, 'fork': 1} {}"
+    assert os.waitpid(child, 0)[1] == 0
+    assert one.faults == {"export": 1}  # a fault of the child's
+
+
+@pytest.mark.parametrize("size", [np.int64(3), True, 3.0])
+def test_a_batch_size_may_be_a_number_of_another_type(watched, seen, size):
+    model = Doubler()
+    one = watched(model, exporter=seen, batch=lambda values: size)
+    for _ in range(2):
+        model([1])
+    one.flush()
+    label = batch_label(int(size))
+    assert [batch for _, batch, _ in seen.calls] == [label, label] and not one.faults
 
 
 # --- exporters ---------------------------------------------------------------------------------

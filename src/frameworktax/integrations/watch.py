@@ -7,8 +7,9 @@
 In the thread that calls the model, a call costs two readings of the clock and an entry in a buffer
 of that thread; one call in a hundred is sampled, many in a row. A thread of the watch's own reads
 the buffers every few seconds and speaks to the exporter, in small portions, because a thread that
-holds the interpreter's lock delays the model. So a fault of the exporter cannot reach a call; one
-of the watch itself within a call is caught, counted (``Watch.faults``) and logged once.
+holds the interpreter's lock delays the model. No other thread speaks to it, or waits for it for
+longer than it takes to see that it hangs. So a fault of the exporter cannot reach a call; one of
+the watch itself within a call is caught, counted (``Watch.faults``) and logged once.
 
 The class of the model's object becomes a subclass that calls through: other objects of the class
 are not touched, ``isinstance`` holds, a copy or a pickle is of the original class. Hooks would cost
@@ -29,9 +30,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from queue import Empty, SimpleQueue
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from frameworktax.attribution.buckets import is_judged, itemise
@@ -51,8 +52,13 @@ MAX_BATCH = 1024
 """Larger batches share one label value."""
 BATCH_BITS, CALL_BITS = 32, 48
 """Of the number that a call is noted as: below, its batch size; below, which method and that."""
+MOST = 1 << BATCH_BITS
 BUFFER = 65_536
 """Calls of one thread between two readings; of more the oldest are lost, and counted."""
+STUCK_S, LOOK_S = 10.0, 0.1
+"""Time after which an exporter that does not return is left behind, and between two looks."""
+FORK_S = 1.0
+"""The longest that a fork waits for exporters: a portion takes 0.1 ms."""
 RING_NS = 2_000_000_000
 """The longest sampled call whose samples the ring holds."""
 RING_SAMPLER = partial(PerfEventSampler, RING_NS)
@@ -174,7 +180,7 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compiling():  # a constant to torch.compile, which sees the method as it was
             return method(self, *args, **kwargs)
-        caller: Caller | None = getattr(local, "caller", None)
+        caller = local.caller
         if caller is None or caller.skip < 1 or caller.depth:
             return other(self, args, kwargs)
         try:
@@ -183,7 +189,7 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
             return other(self, args, kwargs)
         if batch is None:
             batch = 0
-        elif type(batch) is not int or batch < 0 or batch >> BATCH_BITS:
+        elif type(batch) is not int or not 0 <= batch < MOST:
             return other(self, args, kwargs)
         caller.skip -= 1
         begin_ns = now()
@@ -201,7 +207,7 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callabl
             raise
         wall_ns = now() - begin_ns
         caller.depth = 0
-        caller.calls.append(wall_ns << CALL_BITS | which | batch)
+        caller.calls.append(wall_ns << CALL_BITS | (which | batch))
         caller.made += 1
         return result
 
@@ -240,9 +246,10 @@ def _compiling() -> Callable[[], bool]:
 
 def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     """Return the first dimension or length of the first argument that has one."""
-    shape = getattr(args[0], "shape", None) if args else None
-    if shape:
-        return int(shape[0])  # nearly always; the rest of the way would cost as much as all else
+    try:
+        return int(args[0].shape[0])  # nearly always; the rest would cost as much as all else
+    except (AttributeError, IndexError, TypeError):
+        pass
     for value in (*args, *kwargs.values()):
         shape = getattr(value, "shape", None)
         if shape is None and isinstance(value, Mapping):
@@ -254,6 +261,7 @@ def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     return None
 
 
+@lru_cache(MAX_BATCH)
 def batch_label(size: int | None) -> str:
     """Return the range of sizes, up to a power of two, that a batch size is in."""
     if size is None or size < 1:
@@ -289,6 +297,13 @@ class Caller:
     queue: Queue = (None, 0)
 
 
+class Local(threading.local):
+    """What a watch knows of a thread."""
+
+    caller: Caller | None = None
+    leaving: Leaving | None = None
+
+
 class Leaving(NamedTuple):
     """Gives a thread's sampler back as it ends: many may come and go between two exports."""
 
@@ -306,7 +321,7 @@ class Watch:
     """The calls of one watched model in this process; a context manager that ends with ``stop``.
 
     Attributes:
-        faults: of the watch itself by stage: call, batch, sampler, ring, buffer, export.
+        faults: of the watch itself by stage: call, batch, sampler, ring, buffer, export, fork.
         model: weakly, so that it can end.
         ends: called with the model's end.
         calls: names of the methods that are watched.
@@ -328,24 +343,34 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._refused = None if self.sample else "not asked for: sample=0"
-        self.local = threading.local()
+        self.local = Local()
         self._begin()
-        _WATCHES.add(self)
+        _WATCHES[id(self)] = self
 
     def _begin(self) -> None:
         """Begin with no thread and no call: here, and again in a forked child."""
         self.local.caller = None
         self._callers: list[Caller] = []
-        self._joining, self._flushing = threading.Lock(), threading.Lock()
+        self._joining = threading.Lock()
+        self.exporting = threading.RLock()
+        """Of the thread that calls the exporter, or of a fork: else the child could inherit a lock
+        of the exporter's that nothing in it ever releases."""
+        self._since_s: float | None = None
+        """When the exporter was called, until it returns."""
+        self._stuck_since_s: float | None = None
+        """When it was called as a fork waited for it in vain: others do not."""
         self._exported: Counter[str] = Counter(self.faults)
         self._said: tuple[str, str] | None = None
-        self._requests: SimpleQueue[bool] = SimpleQueue()
+        self._requests: SimpleQueue[threading.Event] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._owed: defaultdict[tuple[Labels, str], float] = defaultdict(float)
         self._windows: dict[Labels, tuple[int, int, int]] = {}
 
     def stop(self) -> None:
-        """Export what is left, give back samplers and the thread, and leave the model as it was."""
+        """Export what is left, give back samplers and the thread, and leave the model as it was.
+
+        An exporter that does not return for ``STUCK_S`` is left behind, as in ``flush``.
+        """
         model = self.model() if self.model is not None else None
         if getattr(type(model), "_frameworktax_watched", None) is self:
             object.__setattr__(model, "__class__", type(model).__bases__[0])
@@ -371,12 +396,13 @@ class Watch:
         if self.ended:
             return None
         try:
-            caller: Caller = getattr(self.local, "caller", None) or self._join()
+            caller = self.local.caller or self._join()
             caller.depth += 1
             if caller.depth > 1:
                 return caller
             try:
-                caller.call, caller.batch = call, self.size(args, kwargs)
+                size = self.size(args, kwargs)
+                caller.call, caller.batch = call, None if size is None else int(size)
             except Exception as error:  # noqa: BLE001  # of a user's function, or an argument's shape
                 self._fault("batch", error)
                 caller.call, caller.batch = call, None
@@ -409,6 +435,7 @@ class Watch:
 
     def _join(self) -> Caller:
         """Return the state of a thread that calls for the first time."""
+        self._running()  # first: where none can be started there is nothing to give back
         opened = None
         if self.sample:
             try:
@@ -420,12 +447,16 @@ class Watch:
         self.local.caller, self.local.leaving = caller, Leaving(weakref.ref(self), caller)
         with self._joining:
             self._callers.append(caller)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._requests,), name="frameworktax-watch", daemon=True
-                )
-                self._thread.start()
         return caller
+
+    def _running(self) -> threading.Thread:
+        """Return the thread of the watch, which the first call begins."""
+        with self._joining:
+            if self._thread is None:
+                made = threading.Thread(target=self._run, name="frameworktax-watch", daemon=True)
+                made.start()
+                self._thread = made
+            return self._thread
 
     def _gap(self, coin: random.Random, sampled: int) -> int:
         """Return how many calls are passed over after so many that were sampled."""
@@ -513,12 +544,15 @@ class Watch:
 
     # --- what happens in the thread of the watch -------------------------------------------------
 
-    def _run(self, requests: SimpleQueue[bool]) -> None:
+    def _run(self) -> None:
         while not self.ended:
+            done = None
             with suppress(Empty):
-                requests.get(timeout=self.interval_s)
-            self.flush()
-        self.flush()  # what came while it ended
+                done = self._requests.get(timeout=self.interval_s)
+            self._export()
+            if done is not None:
+                done.set()
+        self._export()  # what came while it ended
         for caller in self._callers:
             self._give_back(caller)
 
@@ -527,41 +561,60 @@ class Watch:
         self.ended = True
         for caller in self._callers:
             caller.skip = 0  # the next call looks whether the watch has ended
-        self._requests.put(True)
+        self._requests.put(threading.Event())
 
     def join(self) -> None:
-        """Wait until the thread has ended and everything is exported."""
+        """Wait until everything is exported and the thread has ended, or the exporter hangs."""
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        _WATCHES.discard(self)
+        if thread is not None:
+            self._wait(thread, thread.join)
 
     def flush(self) -> None:
-        """Export what every thread has seen since the last time; never raises an ``Exception``."""
-        with self._flushing:
-            with self._joining:
-                callers = list(self._callers)
-            for caller in callers:
-                alive, read = caller.thread.is_alive(), caller.read
-                try:
-                    self._export_calls(caller)
-                    if caller.read == read:
-                        self._rest(caller)
-                except Exception as error:  # noqa: BLE001  # the next reading may work
-                    self._fault("ring", error)
-                if not alive:
-                    self._give_back(caller)
-                    with self._joining:
-                        self._callers.remove(caller)
-            self._portion(self._export_state)
+        """Export what every thread has seen since the last time, or see that the exporter hangs.
+
+        It hangs where it does not return for ``STUCK_S``: a fault of the stage export. Nothing is
+        exported after the watch has ended.
+        """
+        if not self.ended:
+            done = threading.Event()
+            self._requests.put(done)
+            self._wait(self._running(), done.wait)
+
+    def _wait(self, thread: threading.Thread, wait: Callable[[float], bool | None]) -> None:
+        """Wait for what the thread of the watch does, unless this is that thread."""
+        while thread is not threading.current_thread() and not wait(LOOK_S) and thread.is_alive():
+            since_s = self._since_s
+            if since_s is not None and monotonic() - since_s > STUCK_S:
+                self._fault("export", f"the exporter has not returned for {STUCK_S:g} s")
+                return
+
+    def _export(self) -> None:
+        with self._joining:
+            callers = list(self._callers)
+        for caller in callers:
+            alive, read = caller.thread.is_alive(), caller.read
+            try:
+                self._export_calls(caller)
+                if caller.read == read:
+                    self._rest(caller)
+            except Exception as error:  # noqa: BLE001  # the next reading may work
+                self._fault("ring", error)
+            if not alive:
+                self._give_back(caller)
+                with self._joining:
+                    self._callers.remove(caller)
+        self._portion(self._export_state)
 
     def _portion(self, work: Callable[[], None]) -> None:
         """Do a small piece of work, undisturbed by a fork; its faults are counted."""
-        with _EXPORTING:
+        with self.exporting:
+            self._since_s = monotonic()
             try:
                 work()
             except Exception as error:  # noqa: BLE001  # the exporter's, of any kind
                 self._fault("export", error)
+            finally:
+                self._since_s = None
 
     def _export_calls(self, caller: Caller) -> None:
         lost = caller.made - caller.read - len(caller.calls)
@@ -576,21 +629,22 @@ class Watch:
             caller.read += len(portion)
             self._portion(partial(self._observe, portion))
             sleep(REST_S)
-            for call, batch, wall_ns, _, seen in map(self.call_of, portion):
+            for one in portion:
+                if isinstance(one, int):
+                    continue
+                call, batch, wall_ns, _, seen = one
                 if seen is None or hidden() is not None:
                     continue
                 drained = within(seen, wall_ns)
                 if seen.lost:
                     self._fault("ring", "samples were lost: this call is left out", seen.lost)
                 else:
-                    sampled[self._labels_of(call, batch)].append((wall_ns, seen, drained))
+                    labels = self.name, call, batch_label(batch)
+                    sampled[labels].append((wall_ns, seen, drained))
         for labels, calls in sampled.items():
             stretch = stretch_of(calls, self.place)
             parts = parts_ns(stretch, calls[0][1].sampler)
             self._portion(partial(self._export_stretch, labels, parts, stretch))
-
-    def _labels_of(self, call: str, batch: int | None) -> Labels:
-        return self.name, call, batch_label(batch)
 
     def call_of(self, noted: Call | int) -> Call:
         """Return a call that was noted; a batch size of 0 stands for one that is not known."""
@@ -601,12 +655,13 @@ class Watch:
         return self.calls[which], batch, wall_ns, False, None
 
     def _observe(self, noted: Iterable[Call | int]) -> None:
+        record = self.exporter.record
         for call, batch, wall_ns, failed, _ in map(self.call_of, noted):
-            labels = self._labels_of(call, batch)
+            labels = self.name, call, batch_label(batch)
             if failed:
-                self.exporter.record("call.errors", labels, 1)
+                record("call.errors", labels, 1)
             else:
-                self.exporter.record("call.duration", labels, wall_ns / 1e9)
+                record("call.duration", labels, wall_ns / 1e9)
 
     def _export_stretch(self, labels: Labels, parts: Mapping[str, int], stretch: Stretch) -> None:
         """Add a stretch to the counters, and to the window of the tax ratio.
@@ -643,6 +698,15 @@ class Watch:
             self.exporter.record("watch.info", (self.name, *said), 1)
             self._said = said
 
+    def pause(self, until_s: float) -> bool:
+        """Let the exporter not be called until ``exporting`` is released, if it returns by then."""
+        is_stuck = self._stuck_since_s is not None and self._stuck_since_s == self._since_s
+        wait_s = 0.0 if is_stuck else max(0.0, until_s - monotonic())
+        is_paused = self.exporting.acquire(timeout=wait_s)
+        if not is_paused:
+            self._stuck_since_s = self._since_s
+        return is_paused
+
     def forked(self) -> None:
         """Begin anew in a forked child: its calls are its own, its threads are gone."""
         for caller in self._callers:
@@ -652,22 +716,43 @@ class Watch:
 
 # --- forks ----------------------------------------------------------------------------------------
 
-_WATCHES: weakref.WeakSet[Watch] = weakref.WeakSet()
-_EXPORTING = threading.RLock()
-"""Held while an exporter is called, and by a fork: else the child could inherit a lock of the
-exporter's that nothing in it ever releases."""
+_WATCHES: weakref.WeakValueDictionary[int, Watch] = weakref.WeakValueDictionary()
+_PAUSED: dict[int, list[Watch]] = {}
+"""Thread that forks → watches whose exporters are not called meanwhile."""
+
+
+def _every_watch() -> list[Watch]:
+    """Return the watches of this process, while other threads may begin some."""
+    return [one for ref in _WATCHES.valuerefs() if (one := ref()) is not None]
+
+
+def _before_fork() -> None:
+    paused = _PAUSED[threading.get_ident()] = []
+    until_s = monotonic() + FORK_S
+    for one in _every_watch():
+        if one.pause(until_s):
+            paused.append(one)
+
+
+def _after_in_parent() -> list[Watch]:
+    paused = _PAUSED.pop(threading.get_ident(), [])
+    for one in paused:
+        one.exporting.release()
+    return paused
 
 
 def _after_in_child() -> None:
-    _EXPORTING.release()
-    for one in list(_WATCHES):
+    paused = _after_in_parent()
+    _PAUSED.clear()
+    for one in _every_watch():
         one.forked()
+        if one not in paused:
+            one._fault("fork", f"the exporter did not return in {FORK_S:g} s before a fork: in "
+                       "this process it may hang")  # fmt: skip
 
 
 os.register_at_fork(
-    before=_EXPORTING.acquire,
-    after_in_parent=_EXPORTING.release,
-    after_in_child=_after_in_child,
+    before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
 )
 
 
