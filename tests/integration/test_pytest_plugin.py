@@ -1,10 +1,12 @@
 """The pytest plugin: what fails, what is left open, and that it costs nothing until it is used."""
 
+import fcntl
 import inspect
 import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ import pytest
 from frameworktax import api, comparing
 from frameworktax.analysis.document import build
 from frameworktax.errors import DeploymentError
+from frameworktax.integrations import pytest_plugin
 from frameworktax.records import Point, Subject, Workload
 
 PLUGIN = ("-p", "frameworktax.integrations.pytest_plugin", "-p", "no:cacheprovider")
@@ -188,6 +191,19 @@ def test_latency_against_a_baseline_in_a_file(project):
     assert "is no file of baselines" in project()  # before anything is measured
     kept.unlink()
     assert "run with --frameworktax-update" in project(ci="true")
+
+
+def test_baselines_that_are_written_at_once_are_all_kept(tmp_path):
+    path, run = tmp_path / "baselines.json", build(made.session(made.OLD))
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)  # another worker writes
+    waiting = threading.Thread(target=pytest_plugin._write, args=(path, "second", run))
+    waiting.start()
+    waiting.join(0.1)
+    path.write_text('{"schema": "frameworktax.baselines", "version": 1, "baselines": {"first": 1}}')
+    os.close(folder)
+    waiting.join()
+    assert set(pytest_plugin._read(path)) == {"first", "second"}
 
 
 def test_a_deployment_is_held_to_its_manifest(project):

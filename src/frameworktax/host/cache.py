@@ -159,7 +159,7 @@ def private_folder(folder: Path, variable: str, *, parents: bool) -> Path:
 @contextlib.contextmanager
 def keep_from_pruning(cache: Path) -> Iterator[None]:
     """Hold a shared lock while a session runs: pruning is refused meanwhile."""
-    descriptor = _locked(cache, fcntl.LOCK_SH)
+    descriptor = locked(cache, fcntl.LOCK_SH)
     try:
         yield
     finally:
@@ -177,7 +177,7 @@ def alone(entry: Path, timeout_s: float, ended: threading.Event) -> Iterator[Non
     end = time.monotonic() + timeout_s
     while True:
         try:
-            descriptor = _locked(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = locked(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError as error:
             if time.monotonic() > end:
@@ -191,7 +191,7 @@ def alone(entry: Path, timeout_s: float, ended: threading.Event) -> Iterator[Non
         os.close(descriptor)
 
 
-def _locked(folder: Path, how: int) -> int:
+def locked(folder: Path, how: int) -> int:
     """Return a descriptor that holds a lock on a folder until it is closed.
 
     Raises:
@@ -224,7 +224,7 @@ def _held(folder: Path) -> int:
         folder.mkdir(mode=0o700, exist_ok=True)
         # Another session may remove it meanwhile as a dead one's.
         with contextlib.suppress(FileNotFoundError):
-            descriptor = _locked(folder, fcntl.LOCK_EX)
+            descriptor = locked(folder, fcntl.LOCK_EX)
             if folder.exists():
                 return descriptor
             os.close(descriptor)
@@ -283,7 +283,7 @@ def prune_cache(
         UsageError: a session is running, whose files these may be, or there is no removing them.
     """
     try:
-        descriptor = _locked(cache, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = locked(cache, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise UsageError("a session is running; prune the cache once it has ended") from error
     try:

@@ -15,6 +15,7 @@ imported before a test asks for it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -329,19 +330,24 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, key: str, run: Run) -> None:
-    """Put one baseline into the file; the others stay as they are."""
+    """Put one baseline into the file; the others stay as they are, those of other processes too."""
     from frameworktax.errors import UsageError
-    from frameworktax.host.cache import atomic_path
+    from frameworktax.host.cache import atomic_path, locked
     from frameworktax.report.json_document import dump
 
-    known = {**_read(path), key: dump(run)}
-    rows = [
-        f"{json.dumps(name)}: {json.dumps(known[name], allow_nan=False)}" for name in sorted(known)
-    ]
     head = '{"schema": "frameworktax.baselines", "version": 1, "baselines": {\n'
     try:
-        with atomic_path(path) as partial:
-            partial.write_text(head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
+        lock = locked(path.parent, fcntl.LOCK_EX)  # pytest-xdist's workers write at once
+        try:
+            known = {**_read(path), key: dump(run)}
+            rows = [
+                f"{json.dumps(name)}: {json.dumps(known[name], allow_nan=False)}"
+                for name in sorted(known)
+            ]
+            with atomic_path(path) as partial:
+                partial.write_text(head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
+        finally:
+            os.close(lock)
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror}; name another: frameworktax_baselines"
