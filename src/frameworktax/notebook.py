@@ -21,10 +21,12 @@ class HtmlRepr:
     def _repr_html_(self) -> str:
         from html import escape
 
+        from frameworktax.errors import flat
+
         name = next(c.__name__ for c in type(self).__mro__ if "__dataclass_fields__" in vars(c))
         left = " style='text-align:left'"
         rows = "".join(
-            f"<tr><th scope='row'{left}>{escape(name)}</th><td{left}>{escape(text)}</td></tr>"
+            f"<tr><th scope='row'{left}>{escape(name)}</th><td{left}>{escape(flat(text))}</td></tr>"
             for name, text in rows_of(self)
         )
         return f"<table><caption>{name}</caption><tbody>{rows}</tbody></table>"

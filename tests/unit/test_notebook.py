@@ -64,3 +64,8 @@ def test_a_large_study_shows_its_first_groups(monkeypatch):
     shown = fragment(replace(RUN, measurements=(m, more)))
     assert shown.count("<h2>") == 1
     assert "The first 1 of 2 groups" in shown
+
+
+def test_no_control_sign_reaches_a_notebook():
+    found = replace(RUN.measurements[1], reason="\x1b[2Jna\u202eme\x00")
+    assert ">name</td>" in found._repr_html_()

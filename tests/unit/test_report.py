@@ -555,6 +555,46 @@ def test_hostile_names_stay_text(run):
     assert html.page(run).count("<script") == page.count("<script")
 
 
+DRIVES = "\x1b[2J\x1b]0;t\x07na\u202eme\x00\u200b\x9b"
+"""What drives a terminal, turns text around, or is in no XML; ``name`` is left of it."""
+DRIVING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e]")
+
+
+def driving(run):
+    def turned(m):
+        runtime = m.runtime if m.runtime == "null" else f"{m.runtime}{DRIVES}"
+        named = replace(m, runtime=runtime, notes=(Note("x", DRIVES),))
+        return replace(named, workload=replace(m.workload, model=DRIVES))
+
+    measured = tuple(turned(m) for m in run.measurements)
+    return replace(run, headline=DRIVES, left_out=(DRIVES,), measurements=measured, curves=())
+
+
+def test_no_control_sign_reaches_a_page(run, tmp_path):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    page = html.page(driving(run))
+    body, held = page.split("<script>")[0].split('<script type="application/json" id="ft-data">')
+    held = json.loads(held.removesuffix("</script>\n"))
+    shown = [held[part] for part in ("columns", "lines", "charts", "colours", "whatif")]
+    text = body + json.dumps(shown, ensure_ascii=False).replace("\\u00", "\x00")
+    assert "]0;t name" in text
+    assert DRIVING.findall(text) == []
+    assert held["run"]["left_out"] == [DRIVES]  # a download is what was recorded
+    html.write_page(tmp_path / "page.html", DRIVES, [blocks.Heading(DRIVES), blocks.Text(DRIVES)])
+    assert DRIVING.findall((tmp_path / "page.html").read_text()) == []
+    assert DRIVING.findall(html.fragment(driving(run))) == []
+
+
+@pytest.mark.parametrize("name", ["latency", "bill", "shares", "operations"])
+def test_a_control_sign_in_a_name_ends_no_picture(run, name):
+    """A sign that XML cannot hold aborted the process from within the package that draws."""
+    shown = families(driving(run))
+    points = [m for family in shown for m in family.measurements]
+    spec = json.dumps(charts.drawn(charts._figure(shown, name), points), ensure_ascii=False)
+    assert name == "operations" or "]0;t name" in spec
+    assert DRIVING.findall(spec.replace("\\u00", "\x00")) == []
+
+
 def test_braces_in_names_are_not_filled_in(run):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
     page = html.page(replace(run, left_out=("{{data}} {{nothing}}",)))

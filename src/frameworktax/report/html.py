@@ -244,6 +244,7 @@ def _templates() -> Any:
         loader=jinja2.FileSystemLoader(str(files("frameworktax.report") / "page")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda value: flat(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -17,7 +17,7 @@ from frameworktax.report.charts import AXES, FIELDS, Picture
 from frameworktax.report.json_document import dump
 from frameworktax.report.rows import csv_row, csv_text
 from frameworktax.report.trace_blocks import latency_text, proof_text
-from frameworktax.report.vega import colours, template
+from frameworktax.report.vega import colours, harmless, template
 from frameworktax.report.words import factor, parity_mark
 
 DOCUMENT_POINTS = 1_000
@@ -51,17 +51,20 @@ def scripts_data(
         whole = dump(replace(run, measurements=tuple(lean)))
         downloads = {"run": whole, "csv": csv_text(run)}
     runtimes = list(dict.fromkeys(m.runtime for m in points))
-    return {
-        **downloads,
+    named = {
         "columns": columns(points),
         "lines": [rounded(asdict(line)) for line in lines],
         "charts": rounded(drawn),
+        "colours": dict(zip(runtimes, colours(runtimes), strict=True)),
+        "whatif": whatif(run),
+    }
+    return {
+        **downloads,
+        **harmless(named),
         "templates": {name: template(name) for name in TEMPLATES},
         "look": template("look"),
         "fields": FIELDS,
         "axes": AXES,
-        "colours": dict(zip(runtimes, colours(runtimes), strict=True)),
-        "whatif": whatif(run),
     }
 
 

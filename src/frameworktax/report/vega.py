@@ -13,7 +13,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import check_suffix, needs, write_text
+from frameworktax.errors import check_suffix, flat, needs, write_text
 from frameworktax.report.words import WORDS
 
 Spec = dict[str, Any]
@@ -32,9 +32,21 @@ def template(name: str) -> Spec:
 
 
 def filled(name: str, values: Mapping[str, Any]) -> Spec:
-    """Return a specification with each hole ``@name`` replaced; ``page.js`` has the same."""
-    spec: Spec = _fill(template(name), values)
+    """Return a specification with each hole ``@name`` replaced; ``page.js`` has the same.
+
+    The texts of the values are ``harmless``.
+    """
+    spec: Spec = _fill(template(name), harmless(values))
     return spec
+
+
+def harmless(data: Any) -> Any:
+    """Return data whose texts every format can hold: XML, and with it SVG, has no control signs."""
+    if isinstance(data, Mapping):
+        return {flat(key): harmless(item) for key, item in data.items()}
+    if isinstance(data, list | tuple):
+        return [harmless(item) for item in data]
+    return flat(data) if isinstance(data, str) else data
 
 
 def _fill(spec: Any, values: Mapping[str, Any]) -> Any:
