@@ -121,12 +121,33 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["reproduce", "figure-1", "--scale", "tiny"], ["choose full, small"]),
         (["reproduce", "figure-1", "--report", "page.pdf"], ["choose .md, .html"]),
         (["explain", "none.json"], ["none.json"]),
-        (["doctor", "--calibrate", "--fix-hints"], ["give one of them"]),
+        (["doctor", "--calibrate", "--fix-hints"], ["--fix-hints", "alone"]),
+        (["doctor", "--fix-hints", "--json"], ["--fix-hints", "alone"]),
+        (["ablate", "mlp", "--redraw", "--batch", "4"], ["--batch", "beside --redraw"]),
+        (["reproduce", "figure-1", "--dry-run", "--report", "p.md"], ["--dry-run", "--json"]),
+        (["reproduce", "figure-1", "--dry-run", "--redraw"], ["--redraw", "leave out"]),
+        (["reproduce", "figure-1", "--dry-run", "--time-budget", "x"], ["'x'", "60s"]),
+        (["sweep", "s.toml", "--dry-run", "--report", "p.md"], ["--dry-run", "--json"]),
+        (["measure", "mlp", "--json", "x.md", "--report", "./x.md"], ["x.md", "each"]),
+        (["store", "export", "s"], ["--to", "store export --help"]),
     ],
     ids=lambda value: " ".join(value),
 )
 def test_each_says_what_to_write_instead(run, words, says):
     run(*words).refused(*says)
+
+
+def test_a_plan_has_the_time_budget_that_was_given(run):
+    words = ("reproduce", "figure-1", "--scale", "small", "--dry-run", "--time-budget", "5min")
+    assert "time budget 5 min" in run(*words).out
+
+
+def test_the_name_of_a_new_study_drives_no_terminal(run):
+    assert "\x1b" not in run("init", "a\x1b[31mb.toml").out
+
+
+def test_the_help_has_each_verb_in_a_whole_sentence(run):
+    assert "..." not in run("--help").out.partition("Commands:")[2]
 
 
 def test_a_report_has_the_format_of_its_suffix(run, tmp_path):

@@ -76,8 +76,11 @@ class Verb(TyperCommand):
     def __init__(self, name: str) -> None:
         # What follows the program of ``run`` is the program's own.
         settings = {"allow_interspersed_args": name != "run"}
-        text = inspect.getdoc(VERBS[name])
-        super().__init__(name, context_settings=settings, help=text, rich_markup_mode=None)
+        text = inspect.getdoc(VERBS[name]) or ""
+        brief = text.partition("\n")[0]  # typer would cut it after 45 characters
+        super().__init__(
+            name, context_settings=settings, help=text, short_help=brief, rich_markup_mode=None
+        )
         del self.params, self.callback
 
     def __getattr__(self, name: str) -> Any:
@@ -136,7 +139,7 @@ def main() -> None:
             print(error.format_message())
             sys.exit(2)
         said = error.format_message()
-        unknown = ("Missing argument", "No such", "Got unexpected")
+        unknown = ("Missing", "No such", "Got unexpected")
         if said.startswith(unknown) and error.ctx is not None:
             said = f"{said.rstrip('.')}; see '{error.ctx.command_path} --help'"
         fail(replacement(sys.argv[1:]) or said, 2)

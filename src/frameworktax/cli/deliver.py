@@ -51,7 +51,10 @@ def check_writable(*files: str | Path | None) -> None:
     """Find out before measuring, not after, that a result cannot be written; ``-`` always can."""
     from frameworktax.report.vega import PICTURES
 
-    for path in (Path(file) for file in files if file not in (None, "-")):
+    paths = [Path(file) for file in files if file is not None and file != "-"]
+    for path in paths:
+        if sum(path.resolve() == other.resolve() for other in paths) > 1:
+            raise UsageError(f"two results would be written to {path}; name a file for each")
         if path.is_dir():
             raise UsageError(f"{path} is a folder; name a file")
         try:
@@ -166,7 +169,7 @@ class Output:
         points = results.run.points
         if self._quiet and points is not None and points.measured < points.asked:
             see = f"see which: frameworktax report {quoted(results.store)}"
-            print(f"frameworktax: {points_text(points)} measured; {see}", file=sys.stderr)
+            print(flat(f"frameworktax: {points_text(points)} measured; {see}"), file=sys.stderr)
 
     def view(self) -> ProgressView | nullcontext[None]:
         """Return a reporter on standard error, as a context; None in it for ``--quiet``."""

@@ -136,8 +136,8 @@ def doctor(
 
       frameworktax doctor --fix-hints
     """
-    if calibrate and fix_hints:
-        raise UsageError("--calibrate measures and --fix-hints runs nothing; give one of them")
+    if fix_hints and (calibrate or as_json):
+        raise UsageError("--fix-hints only prints commands; give it alone")
     if calibrate:
         from frameworktax import comparing
 
@@ -156,7 +156,7 @@ def doctor(
     from frameworktax.attribution import probe
 
     checks = host.doctor(probe())
-    if fix_hints and not as_json:
+    if fix_hints:
         print("\n".join(host.hints(checks) or ["# nothing to do: this machine is fit to measure"]))
         return
     print_list(

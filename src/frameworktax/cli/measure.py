@@ -14,6 +14,8 @@ from frameworktax.cli.deliver import Output, console, this_command
 from frameworktax.errors import UsageError, check_suffix, flat, quoted, write_text
 from frameworktax.sweep.values import words
 
+DRY = "--dry-run writes no report and no figures, leave them out; --json writes the plan"
+
 
 def measure(
     model: options.ModelName,
@@ -27,7 +29,9 @@ def measure(
     phase: options.Phase = "forward",
     new_tokens: Annotated[int | None, typer.Option(help="Tokens to generate (16).")] = None,
     kv_cache: Annotated[str | None, typer.Option(help="none, dynamic or static (dynamic).")] = None,
-    channels_last: Annotated[bool, typer.Option(help="Images in that memory format.")] = False,
+    channels_last: Annotated[
+        bool, typer.Option("--channels-last", help="Images in that memory format.")
+    ] = False,
     precision: Annotated[str, typer.Option(help="float32,float16,bfloat16,int8.")] = "float32",
     device: options.Device = "auto",
     threads: options.Threads = 1,
@@ -36,7 +40,7 @@ def measure(
     depth: options.Depth = 1.0,
     batch_dim: options.BatchDim = None,
     trust_remote_code: Annotated[
-        bool, typer.Option(help="Let a hub model's own code run.")
+        bool, typer.Option("--trust-remote-code", help="Let a hub model's own code run.")
     ] = False,
     time_budget: options.MeasureBudget = None,
     setup_limit: options.SetupLimit = "5min",
@@ -48,7 +52,9 @@ def measure(
         typer.Option(help="Break down by module, operator, line or none; auto: modules, in 1 s."),
     ] = "auto",
     store: options.Store = options.STORE,
-    resume: Annotated[bool, typer.Option(help="Skip points that the store already has.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Skip points that the store already has.")
+    ] = False,
     json_file: options.JsonFile = None,
     report: options.HtmlReport = None,
     quiet: options.Quiet = False,
@@ -60,7 +66,7 @@ def measure(
 
       frameworktax measure bert-base
 
-      frameworktax measure my_code.py:build --batch 1,8 --runtimes eager,onnxruntime
+      frameworktax measure my_code.py:build --batch 1,8
 
       frameworktax measure bert-base --input ragged --runtimes eager,nested
 
@@ -129,6 +135,8 @@ def sweep(
         "force_threads": force_threads,
     }
     if dry_run:
+        if report is not None:
+            raise UsageError(DRY)
         from frameworktax.cli.progress import ProgressView
         from frameworktax.sweep.plan import plan_blocks, plan_sweep
 
@@ -165,7 +173,7 @@ def init(
     if os.path.lexists(file):
         raise UsageError(f"{file} exists; name another file")
     write_text(file, TEMPLATE.read_text(encoding="utf-8"))
-    print(f"written: {file}; next: frameworktax sweep {quoted(file)} --dry-run")
+    Output().line(f"written: {file}; next: frameworktax sweep {quoted(file)} --dry-run")
 
 
 def optimize_command(
@@ -194,7 +202,7 @@ def optimize_command(
     processes: options.Processes = None,
     store: options.Store = options.STORE,
     resume: Annotated[
-        bool, typer.Option(help="Take stages that the store already has whole.")
+        bool, typer.Option("--resume", help="Take stages that the store already has whole.")
     ] = False,
     json_file: options.JsonFile = None,
     report: Annotated[Path | None, typer.Option(help="Write the race: .html or .md.")] = None,
@@ -226,6 +234,7 @@ def optimize_command(
 
 
 def ablate_command(
+    context: typer.Context,
     model: options.ModelName,
     batch: Annotated[int, typer.Option(help="Samples per call.", min=1)] = 1,
     length: options.Length = None,
@@ -275,6 +284,7 @@ def ablate_command(
     out = Output(json_file, report, figure, quiet=quiet, verbose=verbose)
     check_suffix(figure, vega.PICTURES)
     if redraw:
+        options.refuse_beside(context, "--redraw", "model", "redraw", "store", *options.SHOWING)
         found = ablating.read(store, model)
     else:
         asked = options.arguments(
@@ -340,19 +350,26 @@ def reproduce_command(
     from frameworktax.reproduce.studies import chosen, default_scale, study_data
 
     studies = chosen(names)
+    asked = options.arguments(reproduce, given, command=sys.argv[1:])
+    if redraw and (dry_run or time_budget is not None):
+        raise UsageError("--redraw measures nothing; leave out --dry-run and --time-budget")
     if dry_run:
         from frameworktax.api import pick_device
         from frameworktax.sweep.plan import plan_blocks, plan_sweep
 
+        if report is not None or out is not None:
+            raise UsageError(DRY)
         size: Any = scale or default_scale()
-        plan = plan_sweep(study_data(studies, size, pick_device("auto")), store=store)
+        data = study_data(studies, size, pick_device("auto"))
+        if time_budget is not None:
+            data["study"]["time_budget"] = asked["time_budget"]
+        plan = plan_sweep(data, store=store)
         output.document(plan.as_data())
         output.line(f"at the {size} scale:")
         output.blocks(plan_blocks(plan))
         return
     if (report or out) and any(study.panel for study in studies):
         vega.engine()  # refused now, and not after measuring
-    asked = options.arguments(reproduce, given, command=sys.argv[1:])
     with output.ending(store, f"Go on: {this_command()}"), output.view() as view:
         found = reproduce(**asked, reporter=view)
     if json_file:

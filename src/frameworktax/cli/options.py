@@ -14,6 +14,8 @@ from frameworktax.errors import UsageError
 from frameworktax.sweep.values import numbers, seconds, share, words
 
 QUIET, VERBOSE = "--quiet", "--verbose"
+SHOWING = ("json_file", "report", "figure", "out", "quiet", "verbose")
+"""Parameters that say how a result is shown, or where it is written."""
 STORE = Path("frameworktax-results")
 
 Quiet = Annotated[bool, typer.Option(QUIET, help="Print nothing but errors.")]
@@ -99,6 +101,17 @@ def arguments(call: Callable[..., Any], given: Mapping[str, Any], **more: Any) -
         if name in PARSERS and isinstance(value, str):
             found[name] = PARSERS[name](value, f"--{name.replace('_', '-')}")
     return found | more
+
+
+def refuse_beside(context: typer.Context, option: str, *used: str) -> None:
+    """Raise UsageError where an option was typed that does nothing beside another.
+
+    ``used`` are the parameters that have a use beside it.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source and source.name == "COMMANDLINE" and parameter.name not in used:
+            raise UsageError(f"{parameter.opts[-1]} has no use beside {option}; leave one out")
 
 
 def parse_input(text: str) -> tuple[str, float | None, float | None]:

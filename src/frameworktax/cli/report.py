@@ -227,7 +227,7 @@ def explain_command(
 
       frameworktax explain trace.json.gz
 
-      frameworktax explain trace.json.gz --step 'ProfilerStep#[6-9]' --device-speed 2 --graphs
+      frameworktax explain trace.json.gz --step 'ProfilerStep#[6-9]' --graphs
     """
     given = dict(locals())
     from frameworktax.analysis.whatif.formulas import WhatIf

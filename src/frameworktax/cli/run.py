@@ -30,7 +30,7 @@ def run_command(
         str, typer.Argument(metavar="PROGRAM", help="A script, or a program such as pytest.")
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own.")
+        list[str] | None, typer.Argument(metavar="ARGS", help="The program's own.")
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False,
     by: Annotated[str, typer.Option(help="Break calls down by module or none.")] = "module",
