@@ -20,6 +20,7 @@ from frameworktax.ablate.steps import build, effect
 from frameworktax.errors import UsageError
 from frameworktax.records import Estimate, LeftOut, Note, Session, Subject
 from frameworktax.report import render_markdown, render_terminal, vega
+from frameworktax.report.blocks import Notes
 from frameworktax.runtimes import variants
 
 
@@ -266,9 +267,38 @@ def test_a_store_gives_back_its_newest_ladder(tmp_path):
     for name, lost in (("20261120T100000-aaaa", ()), ("20261121T100000-bbbb", ("torchscript",))):
         write(tmp_path, records(lost=lost, session=name))
     assert step(ablate.read(tmp_path), "no-python").reason == "signal 11"
-    assert ablate.read(tmp_path, data.MODEL).session == "20261121T100000-bbbb"
+    assert ablate.read(tmp_path, model=data.MODEL).session == "20261121T100000-bbbb"
     with pytest.raises(UsageError, match=r"gpt2; frameworktax ablate MODEL"):
-        ablate.read(tmp_path, "gpt2")
+        ablate.read(tmp_path, model="gpt2")
+
+
+def test_a_ladder_of_another_workload_or_without_a_path_is_not_given_back(tmp_path):
+    write(tmp_path, records())
+    own = BASE.workload
+    assert ablate.read(tmp_path, model=own.model, batch=own.batch, platform="cpu").best is not None
+    for wanted in ({"batch": 8}, {"length": 16}, {"precision": "bfloat16"}, {"platform": "cuda:0"}):
+        ((name, value),) = wanted.items()
+        with pytest.raises(UsageError, match=f"no ladder with {name} {value}"):
+            ablate.read(tmp_path, **wanted)
+    with pytest.raises(UsageError, match="no path 'onnx'"):
+        ablate.read(tmp_path, ["onnx"])
+    some = ablate.read(tmp_path, ["torchscript"])
+    assert {one.rung.path for one in some.steps} == {"eager", "torchscript"}
+    assert some.best.rung.name == "no-python"
+
+
+def test_what_a_store_lost_is_in_every_form_of_its_ladder(tmp_path):
+    write(tmp_path, records())
+    (shard,) = tmp_path.glob("*.jsonl")
+    shard.write_bytes(shard.read_bytes() + b'{"torn": ')
+    read = ablate.read(tmp_path)
+    (code,) = {note.code for note in read.run.notes} - {
+        note.code for note in build(records()).run.notes
+    }
+    assert code in {note["code"] for note in blocks.document(read)["notes"]}
+    shown = [note.code for block in blocks.ablation_blocks(read) if isinstance(block, Notes)
+             for note in block.notes]  # fmt: skip
+    assert code in shown
 
 
 def test_the_plan_of_a_ladder_holds_every_point_once_and_its_session_is_read(tmp_path, monkeypatch):

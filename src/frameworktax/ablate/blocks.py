@@ -14,6 +14,7 @@ from frameworktax.errors import UsageError
 from frameworktax.records import point_name
 from frameworktax.report import vega
 from frameworktax.report.blocks import Block, Cell, Heading, Note, Notes, Table, Text, right, table
+from frameworktax.report.run_blocks import notes_on_run
 from frameworktax.report.vega import Spec
 from frameworktax.report.words import (
     NONE,
@@ -62,6 +63,7 @@ def document(ablation: Ablation) -> dict[str, Any]:
         "platform": ablation.base.rung.point.platform,
         "best": best.rung.name if best else None,
         "steps": [_step(step) for step in ablation.steps],
+        "notes": [asdict(note) for note in ablation.run.notes],
         "environment": asdict(ablation.run.environment) if ablation.run.environment else None,
     }
 
@@ -99,6 +101,7 @@ def ablation_blocks(ablation: Ablation) -> list[Block]:
     """Return the answer, the steps path by path, why numbers are missing, the machine."""
     blocks: list[Block] = [Heading(headline(ablation), 1)]
     blocks += [steps_table(ablation), reasons(ablation)]
+    blocks += notes_on_run(ablation.run)
     where = ablation.run.environment
     if where is not None:
         torch = where.libraries.get("torch", "?")

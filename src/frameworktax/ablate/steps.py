@@ -11,7 +11,7 @@ so that the host's drift, which moves both sides, is in none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from frameworktax import api, host, models, store
@@ -29,6 +29,7 @@ from frameworktax.records import (
     Estimate,
     LeftOut,
     Measurement,
+    Note,
     Point,
     Record,
     Run,
@@ -126,8 +127,8 @@ class Ablation:
         return self.proven[min(compared)[-1]] if compared else None
 
 
-def build(records: Sequence[Record]) -> Ablation:
-    """Return the ablation from the records of one session.
+def build(records: Sequence[Record], notes: Sequence[Note] = ()) -> Ablation:
+    """Return the ablation from the records of one session; ``notes`` are those on its store.
 
     Raises:
         UsageError: the records hold no base of a ladder.
@@ -144,7 +145,7 @@ def build(records: Sequence[Record]) -> Ablation:
     return Ablation(
         # A path that was not asked for has no missing steps.
         steps=_steps([r for r in rungs if r.point in asked], run.measurements, asked),
-        run=run,
+        run=replace(run, notes=(*run.notes, *notes)),
         session=session.session,
         started=session.started,
     )
@@ -346,8 +347,8 @@ def ablate(
     results = api.run_plan(plan, place, reporter=reporter, command=command)
     # not the newest: that may be another's, who waited for this host to be free
     own = {m.session for m in results}
-    records, _ = store.read(place)
-    return build([r for r in records if r.session in own]), results
+    records, notes = store.read(place)
+    return build([r for r in records if r.session in own], notes), results
 
 
 def may_choose_attention(model: str) -> bool:
@@ -360,20 +361,31 @@ def may_choose_attention(model: str) -> bool:
     return entry.family in (models.USER.family, models.PLUGIN) or "transformers" in entry.packages
 
 
-def read(folder: str | Path, model: str | None = None) -> Ablation:
-    """Return the newest ladder that a store holds, of this model or of any, without measuring.
+def read(folder: str | Path, paths: Iterable[str] = (), **wanted: object) -> Ablation:
+    """Return the newest ladder in a store that is as wanted, without measuring.
+
+    Args:
+        folder: the store.
+        paths: branches that it must have, and that are shown; all that it has if empty.
+        wanted: fields of its workload (``model``, ``batch``, …) or its ``platform``.
 
     Raises:
         StoreError: there is no store, or another version wrote it.
-        UsageError: it holds no ladder.
+        UsageError: no such path, or the store holds no such ladder.
     """
-    records, _ = store.read(Path(folder))
+    shown = chosen(paths) if paths else ()
+    records, notes = store.read(Path(folder))
     for session in reversed(sessions_of(records)):
         try:
-            found = build([r for r in records if r.session == session.session])
+            found = build([r for r in records if r.session == session.session], notes)
         except UsageError:
             continue
-        if model is None or found.base.rung.point.workload.model == model:
-            return found
-    said = f" of {model}" if model else ""
+        point = found.base.rung.point
+        own = {**asdict(point.workload), "platform": point.platform}
+        has = {step.rung.path for step in found.steps}
+        if wanted.items() <= own.items() and has.issuperset(shown):
+            steps = (step for step in found.steps if not shown or step.rung.path in shown)
+            return replace(found, steps=tuple(steps))
+    asked = wanted | ({"paths": ",".join(paths)} if paths else {})
+    said = " with " * bool(asked) + ", ".join(f"{name} {value}" for name, value in asked.items())
     raise UsageError(f"{folder} holds no ladder{said}; frameworktax ablate MODEL measures one")

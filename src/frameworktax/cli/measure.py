@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -284,8 +285,9 @@ def ablate_command(
     out = Output(json_file, report, figure, quiet=quiet, verbose=verbose)
     check_suffix(figure, vega.PICTURES)
     if redraw:
-        options.refuse_beside(context, "--redraw", "model", "redraw", "store", *options.SHOWING)
-        found = ablating.read(store, model)
+        used = ("redraw", "store", "paths", "device", *options.arguments(Workload, given))
+        options.refuse_beside(context, "--redraw", *used, *options.SHOWING)
+        found = ablating.read(store, **_ladder_asked(context, given))
     else:
         asked = options.arguments(
             ablating.ablate,
@@ -310,6 +312,20 @@ def ablate_command(
         out.blocks(ablation_blocks(found))
         if verbose:
             out.blocks(run_blocks(found.run))
+
+
+def _ladder_asked(context: typer.Context, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``ablate.read`` is to look for: the options as typed, their defaults left out."""
+    from frameworktax.api import pick_device
+    from frameworktax.records import Workload
+
+    typed = {name: given[name] for name in options.typed(context)}
+    asked = options.arguments(Workload, typed)
+    if typed.get("paths", "all") != "all":
+        asked["paths"] = words(typed["paths"])
+    if typed.get("device", "auto") != "auto":
+        asked["platform"] = pick_device(typed["device"])
+    return asked
 
 
 def reproduce_command(

@@ -103,15 +103,21 @@ def arguments(call: Callable[..., Any], given: Mapping[str, Any], **more: Any) -
     return found | more
 
 
+def typed(context: typer.Context) -> dict[str, str]:
+    """Return the parameters that were typed, each with the option that it has."""
+    found = {str(parameter.name): parameter.opts[-1] for parameter in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in found}
+    return {n: found[n] for n, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
 def refuse_beside(context: typer.Context, option: str, *used: str) -> None:
     """Raise UsageError where an option was typed that does nothing beside another.
 
     ``used`` are the parameters that have a use beside it.
     """
-    for parameter in context.command.params:
-        source = context.get_parameter_source(str(parameter.name))
-        if source and source.name == "COMMANDLINE" and parameter.name not in used:
-            raise UsageError(f"{parameter.opts[-1]} has no use beside {option}; leave one out")
+    for name, other in typed(context).items():
+        if name not in used:
+            raise UsageError(f"{other} has no use beside {option}; leave one out")
 
 
 def parse_input(text: str) -> tuple[str, float | None, float | None]:

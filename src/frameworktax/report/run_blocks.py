@@ -488,10 +488,15 @@ def notes_of(family: Family, *, named: bool = False, folded: bool = True) -> Not
     return Notes(f"Notes on {family.title}" if named else "Notes", tuple(notes))
 
 
+def notes_on_run(run: Run) -> list[Block]:
+    """Return the notes on a run."""
+    notes = tuple(Note(n.code, n.text, severity="warning") for n in run.notes)
+    return [Notes("Notes on the run", notes)] if notes else []
+
+
 def session_blocks(run: Run) -> list[Block]:
     """Return notes on the run, what was left out, the harness's own cost, the drift of the host."""
-    notes = tuple(Note(n.code, n.text, severity="warning") for n in run.notes)
-    blocks: list[Block] = [Notes("Notes on the run", notes)] if notes else []
+    blocks = notes_on_run(run)
     if run.left_out:
         blocks.append(Items("Left out", tuple(Item("", text) for text in run.left_out)))
     facts = []
