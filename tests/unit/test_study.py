@@ -245,7 +245,10 @@ def test_overrides(study, words, check):
         ("=1", "KEY=VALUE"),
         ("~grid.batch=5", "is no override"),
         ("grid.batch=range(1,9)", "'grid.batch=range(1,9)'"),
-        ("exclude=[{batch=[4}]", "is no table"),
+        ("exclude=[{batch=[4}]", "is no list"),
+        ("grid.batch=" + "[" * 3000 + "]" * 3000, "'grid.batch' is nested too deep"),
+        ("grid.batch=" + "[" * 3000 + "x" + "]" * 3000, "'grid.batch' is nested too deep"),
+        ("grid.batch=" + "{a=" * 3000, "'grid.batch' is nested too deep"),
     ],
 )
 def test_wrong_overrides(study, word, says):
@@ -257,7 +260,9 @@ def test_wrong_overrides(study, word, says):
     [
         ("1", 1), ("1,2", [1, 2]), ("[1, 2]", [1, 2]), ("a,b", ["a", "b"]), ("[a,b]", ["a", "b"]),
         ("true", True), ("5min", "5min"), ('"a,b"', "a,b"), ('"a,b",c', ["a,b", "c"]),
-        ("own.py:build", "own.py:build"), ("", ""), ("0.5,1", [0.5, 1]),
+        ("own.py:build", "own.py:build"), ("", ""), ("0.5,1", [0.5, 1]), ("1..4,8", ["1..4", 8]),
+        ("[[a,b],[c, d e]]", [["a", "b"], ["c", "d e"]]), ("ä,🙂", ["ä", "🙂"]), ("[a", "[a"),
+        ("[{batch=[4]}]", [{"batch": [4]}]), ("1\ny=3", "1\ny=3"),
     ],
 )  # fmt: skip
 def test_values_that_are_typed(text, value):

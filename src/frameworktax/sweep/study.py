@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -54,10 +56,13 @@ HINTS = {
     "model_type": "is no table; write [grid] or [study] once, {key = value} within a line",
     "string_type": "write a text in quotes",
     "string_pattern_mismatch": "is an empty name",
+    "tuple_type": "is no list; write it in [ ]",
     "too_short": 'is no list of lists of two models or more, as in [["a", "b"]]',
 }
 """What to write instead, by pydantic's name of the error."""
 HEADER = re.compile(r"^\s*(\[\[?)([\w\"'. \t-]+)\]\]?\s*(#.*)?$")
+WORD = re.compile(r"""("[^"]*"|'[^']*')|[^\s,\[\]"'](?:[^,\[\]"']*[^\s,\[\]"'])?""")
+"""Of an override's lists: between commas and brackets, or in quotes."""
 KEY = re.compile(r"^\s*([\w\"'-]+(?:\s*\.\s*[\w\"'-]+)*)\s*=")
 MAX_BYTES = 1 << 20
 """A study of 20,000 points written out has half of it."""
@@ -180,7 +185,10 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
         if not name or removes == bool(equals) or not isinstance(holder, dict):
             raise UsageError(f"'{word}' is no override; {FORM}")
         if not removes:
-            holder[name] = value_of(text)
+            try:
+                holder[name] = value_of(text)
+            except RecursionError as error:
+                raise UsageError(f"'{key}' is nested too deep to be of a study") from error
             typed[key] = word
         elif holder.pop(name, None) is None:
             raise UsageError(f"'{word}': the study has no {key}")
@@ -188,33 +196,33 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
 
 
 def value_of(text: str) -> Any:
-    """Return the value of an override: TOML, else a list by commas, else text."""
-    try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except (ValueError, RecursionError):  # no TOML, or an integer of thousands of digits: text
-        pass
-    inner = re.fullmatch(r"\s*\[(.*)\]\s*", text)
-    parts = _split(inner[1] if inner else text)
-    if len(parts) > 1 or inner:
-        return [value_of(part) for part in parts if part.strip()]
+    """Return the value of an override: TOML, else a list by commas, else text.
+
+    Raises:
+        RecursionError: lists in lists, hundreds deep.
+    """
+    worded = WORD.sub(lambda word: word[0] if word[1] else _as_toml(word[0]), text)
+    lists = [worded, f"[{worded}]"] if {",", "["} & set(text) else []
+    for toml in (text, *lists):
+        with suppress(ValueError):
+            return _toml(toml)
     return text
 
 
-def _split(text: str) -> list[str]:
-    """Split at commas outside quotes and brackets."""
-    parts, depth, quote = [""], 0, ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character in "[](){}":
-            depth += 1 if character in "[({" else -1
-        elif character == "," and depth == 0:
-            parts.append("")
-            continue
-        parts[-1] += character
-    return parts
+def _toml(text: str) -> Any:
+    """Return one TOML value; raises ValueError for anything else."""
+    data = tomllib.loads(f"x = {text}")
+    if len(data) > 1:
+        raise ValueError("several lines")
+    return data["x"]
+
+
+def _as_toml(word: str) -> str:
+    """Return a word as TOML: as it is where it is a value, else in quotes."""
+    with suppress(ValueError):
+        _toml(word)
+        return word
+    return json.dumps(word, ensure_ascii=False)
 
 
 # --- its tables -----------------------------------------------------------------------------------
