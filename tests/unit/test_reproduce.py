@@ -11,6 +11,7 @@ import numpy as np
 import paper_records as made
 import pytest
 import sample_records as data
+from pydantic import ValidationError
 from sample_records import write
 
 from frameworktax.analysis.document import build
@@ -25,7 +26,7 @@ from frameworktax.reproduce.claims import judge, verdict_of
 from frameworktax.reproduce.results import evaluate_studies, reproduce
 from frameworktax.reproduce.rows import AXES, NotEvaluable, Row, axes_of, of_measurement, select
 from frameworktax.reproduce.studies import Part, chosen, planned_points, study_data
-from frameworktax.stats import process_interval
+from frameworktax.stats import CONFIDENCE, process_interval
 from frameworktax.store.read import point_key
 
 MS = 1_000_000
@@ -110,6 +111,14 @@ def test_studies_name_rules_axes_and_quantities_that_there_are():
 
 
 # --- the paper's numbers --------------------------------------------------------------------------
+
+
+def test_no_file_sets_the_confidence_of_a_verdict():
+    part = {"rule": "value", "says": "tax share"}
+    assert Part.model_validate(part).confidence == CONFIDENCE
+    for other in (0.5, 0.9499, 0.99):
+        with pytest.raises(ValidationError, match="confidence"):
+            Part.model_validate({**part, "confidence": other})
 
 
 def test_the_papers_numbers_are_the_papers():

@@ -45,7 +45,9 @@ class Part(_Table):
     than: str | None = None
     above: float | None = None
     below: float | None = None
-    confidence: float = Field(CONFIDENCE, description="Of its interval; no file sets it.")
+    confidence: float = Field(
+        CONFIDENCE, ge=CONFIDENCE, le=CONFIDENCE, description="Of its interval; no file sets it."
+    )
     unit: Literal["", "%"] = ""
 
 
