@@ -294,6 +294,21 @@ def test_without_resuming_everything_is_measured_anew(tmp_path):
     assert len(executor.jobs) == 2 and len(results) == 4
 
 
+def test_without_resuming_no_result_is_of_an_earlier_sweep(tmp_path):
+    sweep(tmp_path, FakeExecutor(tmp_path)).run()
+    executor = FakeExecutor(tmp_path, lambda job, p: "failed" if p.workload.batch == 2 else "ok")
+    results = sweep(tmp_path, executor, resume=False).run()
+    assert {m.workload.batch: m.status for m in results} == {1: "ok", 2: "failed"}
+    assert (results.run.points.measured, results.run.points.asked) == (2, 4)
+    clock = FakeClock()
+    budget = STUDY | {"study": {"time_budget": 60}}
+    executor = FakeExecutor(tmp_path, lambda job, p: clock.wait(10**11) or "ok")
+    results = sweep(tmp_path, executor, budget, resume=False, clock=clock).run()
+    assert results.run.points.measured == 2 and any(
+        "time budget" in t for t in results.run.left_out
+    )
+
+
 def test_a_crash_is_tried_again_and_then_given_up(tmp_path):
     executor = FakeExecutor(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
     results = sweep(tmp_path, executor).run()

@@ -156,8 +156,9 @@ class Sweep:
         attempts, has_records = self._settings.attempts, any(self.folder.glob("*.jsonl"))
         with no_collection():
             records, notes = store.read(self.folder) if has_records else ([], [])
-            counted = [r for r in records if self.resume or r.session in self._sessions]
-            statuses = find_statuses(first.statuses, counted, attempts, self._sessions)
+            if not self.resume:
+                records = [record for record in records if record.session in self._sessions]
+            statuses = find_statuses(first.statuses, records, attempts, self._sessions)
             asked = [point for point, one in statuses.items() if one.status != "unavailable"]
             results = self._results(records, notes, asked)
         if not any(one.status == "measured" for one in statuses.values()):
@@ -215,6 +216,7 @@ class Sweep:
         points = [point for group in waiting for point in group.points]
         if points:
             with open_shard(self.folder, self.command) as shard:
+                self._sessions.add(shard.session)
                 for point in points:
                     shard.write(LeftOut(session=shard.session, point=point, reason=reason))
 
