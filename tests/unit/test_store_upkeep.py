@@ -228,6 +228,7 @@ def test_what_was_left_out_is_part_of_a_view(tmp_path):
         ("model=, ", "write NAME=VALUE"),
         ("modle=x", "did you mean 'model'"),
         ("twin=true", "no such field"),
+        ("runtime=eager,model=mlp", "two conditions; write --where model=mlp apart"),
         ("batch=1,8..2", r"8\.\.2: no number lies there; write 2\.\.8"),
     ],
 )

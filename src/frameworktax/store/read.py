@@ -44,6 +44,7 @@ FIELDS = (
     *(f.name for f in fields(Point) if f.name != "workload"),
 )
 """What can be asked for. The twin follows its point, whose bill needs it."""
+CONDITIONS = tuple(f"{name}=" for name in FIELDS)
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 SPAN = re.compile(rf"({NUMBER})(?:\.\.({NUMBER}))?")
 """A number, or a range of numbers."""
@@ -69,6 +70,8 @@ def condition(texts: Iterable[str]) -> Where:
                 f"--where {name}: no such field{nearest(name, FIELDS)}; "
                 f"choose from {', '.join(FIELDS)}"
             )
+        if second := next((word for word in words if word.startswith(CONDITIONS)), None):
+            raise UsageError(f"--where '{text}' has two conditions; write --where {second} apart")
         tests.append((name, [_test(word) for word in words]))
 
     def matches(point: Point) -> bool:
