@@ -496,6 +496,19 @@ def test_a_dry_run_and_a_summary_in_words(tmp_path):
     json.dumps(before.as_data())
 
 
+def test_a_sweep_that_resumes_says_which_intervals_are_wider_than_the_study_asks_now(tmp_path):
+    with Writer(tmp_path, "a") as writer:
+        blocks = [block(EAGER, p, r, ns=1000 + 50 * p) for p, r in SIX]
+        subject = Subject(session="a", point=EAGER, paradigm="eager")
+        for record in (session(sampler=None), subject, *blocks, outcome(EAGER)):
+            writer.write(record)
+    data = {"grid": {"models": "mlp", "runtimes": "eager", "batch": 1}}
+    for until, wide in (("1%", True), ("90%", False)):
+        executor = FakeExecutor(tmp_path)
+        done = sweep(tmp_path, executor, data | {"study": {"until": until}}).run()
+        assert not executor.jobs and ("--no-resume" in summary(done)[-1]) is wide
+
+
 def test_a_sweep_without_a_result_writes_its_document(tmp_path, monkeypatch):
     executor = FakeExecutor(tmp_path, lambda job, p: "failed")
     monkeypatch.setattr(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 UNUSED = ("calibration", "parity")
 """Kinds of records that say nothing of a point's status or duration."""
+WIDE = "wide-interval"
 STATUSES: dict[Status, str] = {
     "measured": "measured",
     "unavailable": "not available here",
@@ -226,8 +227,12 @@ def summary(results: SweepResults) -> list[str]:
     counts = Counter(one.status for one in results.statuses.values())
     measured, unavailable = counts.pop("measured", 0), counts["unavailable"]
     asked = points_text(Points(asked=len(results.statuses) - unavailable, measured=measured))
-    before = sum(one.status == "measured" for one in results.plan.statuses.values())
-    parts = [f"{before} of them before"] if before else []
+    before = {p for p, one in results.plan.statuses.items() if one.status == "measured"}
+    wide = sum(m.point in before and any(n.code == WIDE for n in m.notes) for m in results)
+    said = (
+        f", {wide} with a wider interval than asked for: --no-resume measures anew" if wide else ""
+    )
+    parts = [f"{len(before)} of them before{said}"] if before else []
     parts += [f"{counts[status]} {STATUSES[status]}" for status in STATUSES if counts[status]]
     lines = [
         f"given up: {point_name(point)}: {one.reason}"
