@@ -148,6 +148,8 @@ def test_tables_without_effect_and_names_of_nothing_are_noted(study, old, new, n
     ("old", "new", "line", "says"),
     [
         ('"resnet-18"', '"resnet-81"', 7, ["resnet-18"]),
+        ('"resnet-18"', '"own\\u0000.py:build"', 7, ["is no name"]),
+        ('"resnet-18"', '" "', 7, ["is no name"]),
         ('"eager", ', '"eagre", ', 8, ["'eager'", "onnxruntime"]),
         ("batch    =", "bacth    =", 9, ["did you mean 'batch'"]),
         ("[1, 2, 4]", "[1, 0]", 9, ["0"]),

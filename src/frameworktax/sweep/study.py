@@ -55,7 +55,7 @@ HINTS = {
     "missing": "is missing",
     "model_type": "is no table; write [grid] or [study] once, {key = value} within a line",
     "string_type": "write a text in quotes",
-    "string_pattern_mismatch": "is an empty name",
+    "string_pattern_mismatch": "is no name",
     "tuple_type": "is no list; write it in [ ]",
     "too_short": 'is no list of lists of two models or more, as in [["a", "b"]]',
 }
@@ -259,7 +259,7 @@ def _tables(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-_Name = Annotated[str, Field(strict=True, pattern=r"\S")]
+_Name = Annotated[str, Field(strict=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")]
 _Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
 _Factor = Annotated[float, Field(strict=True, gt=0, lt=1e6)]
 _List = BeforeValidator(_listed)
