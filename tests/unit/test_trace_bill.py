@@ -1,5 +1,6 @@
 """The bill of a trace: known answers, and that it always adds up."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,14 @@ def lines(row):
 def test_every_line_of_a_step_is_known(tmp_path):
     _, bill = billed(tmp_path, *cases.one_step())
     assert lines(bill.table[0]) == cases.ONE_STEP
+
+
+def test_times_before_zero_are_times(tmp_path):
+    """As tools write them that count from a moment within the trace; -1 stood for no launch."""
+    events = [json.loads(event) for event in cases.one_step()]
+    moved = [json.dumps({**event, "ts": event["ts"] - 100}) for event in events]
+    run = cases.explained(tmp_path, *moved)
+    assert run == cases.explained(tmp_path, *cases.one_step())
 
 
 def test_a_skewed_device_gives_the_same_bill(tmp_path):
@@ -117,6 +126,36 @@ def test_without_a_device_operators_and_what_is_around_them(tmp_path):
         "python": 40,
         "remainder": 10,
     }
+
+
+def test_an_annotation_takes_no_time_from_the_call_that_it_lies_in(tmp_path):
+    """With record_function around a block of a model its Python was in the remainder."""
+    _, bill = billed(
+        tmp_path,
+        cases.event("python_function", "train.py(1): main", 0, 220),
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        cases.event("user_annotation", "block", 10, 90),
+        cases.event("cpu_op", "aten::mm", 20, 60),
+        cases.event("user_annotation", "inside an operator", 30, 50),
+        cases.launch(40, 45, 1),
+        cases.kernel(46, 70, 1),
+        # a step ends, and the next one begins, inside the profiler's own call
+        cases.event("python_function", "torch/profiler/profiler.py(1): step", 95, 105),
+        cases.event("user_annotation", "ProfilerStep#2", 100, 200),
+    )
+    first, second = map(lines, bill.table)
+    assert first == {"kernel": 24, "device_gap": 1, "launch": 5, "framework": 20, "python": 50}
+    assert second == {"python": 100}
+
+
+def test_without_a_device_an_annotation_takes_no_time_from_an_operator(tmp_path):
+    _, bill = billed(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        cases.event("cpu_op", "aten::mm", 10, 90),
+        cases.event("user_annotation", "inside", 15, 85),
+    )
+    assert lines(bill.table[0]) == {"operators": 80, "remainder": 20}
 
 
 def test_an_operator_that_calls_its_own_name_computes_without_a_device(tmp_path):

@@ -177,6 +177,9 @@ def read(path: Path, *, own: bool = False) -> Trace:
         column: np.concatenate(events.parts.pop(column) or [np.empty(0, dtype)])
         for column, dtype in DTYPES.items()
     }
+    if not own and (first := joined["start_ns"].min()) < 0:  # a tool moved the times
+        joined["start_ns"] -= first
+        joined["end_ns"] -= first
     found = Events(tuple(events.names), **joined)
     marks = found.named(STEP)
     if not (marks & (found.category == CODES["user_annotation"])).any():

@@ -64,6 +64,9 @@ COMPILING = re.compile(
     r"|dynamo_timed|torch/jit/_trace\.py.*: trace$"
 )
 """Python frames and annotations of compilers."""
+ANNOTATED = re.compile(f"^{re.escape(LOADER)}|{COMPILING.pattern}")
+"""Annotations of what a thread does. Others are names for what its calls do; those of steps end and
+begin inside the call of ``profiler.step``."""
 LONG_NS = 10_000_000
 """Any other call of the runtime that takes this long while the device is idle initialises or loads
 something: launches take microseconds."""
@@ -254,9 +257,10 @@ def _idle_for_the_host(timeline: Timeline, table: Ns) -> tuple[Ns, Ns, Ns]:
 
 
 def _threads(timeline: Timeline) -> dict[int, Thread]:
+    """Return the calls of each host thread; annotations say what it does only in ``ANNOTATED``."""
     events, found = timeline.events, {}
-    codes = [CATEGORIES.index(c) for c in ("cpu_op", "python_function", "user_annotation")]
-    on_host = np.flatnonzero(np.isin(events.category, [*codes, *CALLS]))
+    said = (events.category == CATEGORIES.index("user_annotation")) & events.matching(ANNOTATED)
+    on_host = np.flatnonzero(np.isin(events.category, [OPERATOR, FRAME, *CALLS]) | said)
     for number, rows in groups(events.thread[on_host]):
         own = events.where(on_host[rows])
         found[number] = Thread(own, nest(own.start_ns, own.end_ns), _slow(own, timeline.work))
