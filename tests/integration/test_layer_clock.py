@@ -106,7 +106,7 @@ def test_a_method_by_another_name_belongs_to_its_module(clock):
     }
 
 
-def test_a_generator_is_entered_whenever_it_goes_on(clock):
+def test_the_time_of_a_generator_is_of_who_takes_what_it_yields(clock):
     class Tokens(Work):
         def forward(self):
             for _ in range(2):
@@ -120,37 +120,7 @@ def test_a_generator_is_entered_whenever_it_goes_on(clock):
                 self.clock.work(1)
 
     root = Net(clock, 0, Tokens(clock, 0))
-    # entered three times: the last one only ends it
-    assert spent(root, root, clock) == {"": (2, 1), "inside.0": (40, 3)}
-
-
-def test_a_generator_gets_what_its_caller_sends_raises_and_is_given_its_value(clock):
-    class Echo(Work):
-        def forward(self):
-            sent = yield "first"
-            try:
-                yield sent
-            except KeyError:
-                self.clock.work(3)
-                yield "caught"
-            return "value"
-
-    root = Echo(clock, 0)
-    ended = []
-
-    def call():
-        running = root()
-        assert [next(running), running.send("sent"), running.throw(KeyError)] == [
-            "first",
-            "sent",
-            "caught",
-        ]
-        with pytest.raises(StopIteration) as end:
-            next(running)
-        ended.append(end.value.value)
-
-    assert spent(root, call, clock) == {"": (3, 4)}
-    assert ended == ["value"]
+    assert spent(root, root, clock) == {"": (42, 1)}
 
 
 def test_a_value_in_a_methods_place_stays_a_value(clock):
@@ -166,17 +136,13 @@ def test_a_value_in_a_methods_place_stays_a_value(clock):
         assert root() == 3.0
 
 
-def test_a_generator_of_another_thread_is_not_noted(clock):
-    class Tokens(Work):
-        def forward(self):
-            yield "token"
-
-    root, found = Tokens(clock, 0), []
+def test_a_call_of_another_thread_is_not_noted(clock):
+    root = Work(clock, 1)
     with ModuleClock(root, lambda: clock.now_ns) as modules:
-        thread = threading.Thread(target=lambda: found.extend(root()))
+        thread = threading.Thread(target=root)
         thread.start()
         thread.join()
-    assert (found, modules.events) == (["token"], [])
+    assert modules.events == []
 
 
 def test_a_layer_that_raises_is_left(clock):
