@@ -65,15 +65,13 @@ def union_within_ns(
     """
     s, e = merge(starts, ends)
     ws, we = _checked(window_starts, window_ends)
-    before = np.concatenate(([0], np.cumsum(e - s))).astype(np.int64)
+    before = np.append(0, np.cumsum(e - s))
+    ends = np.append(e, -(2**62))  # the last: where none has begun
 
     def length_before(t: Ns) -> Ns:
         opened = np.searchsorted(s, t, side="right")
-        if not len(s):
-            return np.zeros(len(t), np.int64)
         # What is still open at t counts only up to t.
-        still_open = np.where(opened > 0, np.maximum(e[opened - 1] - t, 0), 0)
-        return np.asarray(before[opened] - still_open, dtype=np.int64)
+        return before[opened] - np.maximum(ends[opened - 1] - t, 0)
 
     return length_before(we) - length_before(ws)
 

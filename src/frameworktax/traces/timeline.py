@@ -307,11 +307,6 @@ class Timeline:
     duplicates: int
     shift_ns: Mapping[int, int]
 
-    @property
-    def events(self) -> Events:
-        """Everything recorded."""
-        return self.trace.events
-
     @cached_property
     def is_kernel(self) -> Mask:
         """Return, per record, whether it is a kernel; a copy or memset otherwise."""
@@ -528,7 +523,7 @@ class Timeline:
     @cached_property
     def _waits(self) -> Ns:
         """Return begin and end of every synchronise; a driver's inside a runtime's is the same."""
-        calls = self.events.of(*HOST_CALLS)
+        calls = self.trace.events.of(*HOST_CALLS)
         calls = calls.where(is_wait(calls))
         start, end = merge(calls.start_ns, calls.end_ns)
         return np.stack((start, end), axis=1)
@@ -536,7 +531,7 @@ class Timeline:
     @cached_property
     def _loading(self) -> Ns:
         """Return begin and end of what threads that launch did in a DataLoader."""
-        events = self.events
+        events = self.trace.events
         loads = events.where(events.named(LOADER) & np.isin(events.thread, self.calls.thread))
         return np.stack(merge(loads.start_ns, loads.end_ns), axis=1)
 
@@ -614,9 +609,7 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
 
 def taken(values: Ns, at: Ns) -> Ns:
     """Return the values at these places, -1 where the place is -1."""
-    if not len(values):
-        return np.full(len(at), -1, np.int64)
-    return np.where(at >= 0, values[at], -1)
+    return np.append(values, -1)[at]
 
 
 def _distinct(work: Events) -> tuple[Events, int]:
@@ -687,7 +680,5 @@ def outermost_first(calls: Events) -> Ns:
 
 def find(sorted_values: Ns, wanted: Ns) -> Ns:
     """Return where each wanted positive value stands in ascending values, -1 if nowhere."""
-    if not len(sorted_values):
-        return np.full(len(wanted), -1, np.int64)
-    at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
-    return np.where((sorted_values[at] == wanted) & (wanted > 0), at, -1)
+    at = np.searchsorted(sorted_values, wanted)
+    return np.where((np.append(sorted_values, -1)[at] == wanted) & (wanted > 0), at, -1)

@@ -214,7 +214,7 @@ def bill(timeline: Timeline) -> Bill:
         charged = _charge(timeline, threads, step, free_s, free_e)
     else:
         charged = _charge(timeline, threads, np.arange(len(begin)), begin, end)
-        computes = computing(threads, timeline.events.names)
+        computes = computing(threads, timeline.trace.events.names)
         for number, thread in threads.items():  # own time of those that compute is ``operators``
             mine = np.flatnonzero((charged.thread == number) & (charged.line == _LINE["framework"]))
             name = thread.events.name[charged.event[mine]]
@@ -258,7 +258,7 @@ def _idle_for_the_host(timeline: Timeline, table: Ns) -> tuple[Ns, Ns, Ns]:
 
 def _threads(timeline: Timeline) -> dict[int, Thread]:
     """Return the calls of each host thread; annotations say what it does only in ``ANNOTATED``."""
-    events, found = timeline.events, {}
+    events, found = timeline.trace.events, {}
     said = (events.category == CATEGORIES.index("user_annotation")) & events.matching(ANNOTATED)
     on_host = np.flatnonzero(np.isin(events.category, [OPERATOR, FRAME, *CALLS]) | said)
     for number, rows in groups(events.thread[on_host]):
@@ -361,7 +361,7 @@ def _find_elsewhere(table: Ns, charged: Charged, threads: dict[int, Thread]) -> 
 
 def slowed(timeline: Timeline) -> float:
     """Return how much slower the profiler may have made the host, at most."""
-    category = timeline.events.category
+    category = timeline.trace.events.category
     if (category == FRAME).any():
         return SLOWED_BY_FRAMES
     return SLOWED_BY_OPERATORS if (category == OPERATOR).any() else 1.0

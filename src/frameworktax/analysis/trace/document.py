@@ -408,7 +408,7 @@ def _notes(timeline: Timeline) -> list[Note]:
         ("no-steps", not windows.marked),
         ("other-annotations", listed if windows.marked else ""),
         ("steps-overlap", windows.overlapping),
-        ("no-python-frames", not (timeline.events.category == FRAME).any()),
+        ("no-python-frames", not (timeline.trace.events.category == FRAME).any()),
         ("under-profiler", True),
     ]
     return [Note(code, NOTES[code].format(value)) for code, value in found if value]

@@ -61,7 +61,7 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
         # A union: aten::sum calls aten::sum.
         host.update({n: intervals.union_ns(start[at], end[at]) for n, at in groups(name)})
         own.update(_totals(name, thread.own_ns[counted]))
-    names = timeline.events.names
+    names = timeline.trace.events.names
     busy: dict[int, int] = {}
     if has_device:
         busy = _launched(timeline, bill.threads)
@@ -94,7 +94,7 @@ def causes(
         For the whole trace each of the three, most first; and per step what cost it most, of the
         first of the three that the step has: ``{"kind", "name", "ns"}``, None for nothing.
     """
-    names, width = timeline.events.names, len(timeline.events.names)
+    names, width = timeline.trace.events.names, len(timeline.trace.events.names)
     whole: dict[str, list[dict[str, Any]]] = {}
     leaders: list[dict[str, Any] | None] = [None] * len(timeline.windows.names)
     lines = STARVED if len(timeline.work) else ("framework", "python", "data_loading")
