@@ -371,7 +371,7 @@ def test_kernels_are_named_and_long_names_stay_apart():
         device.launch(kernel_ns=1, name="gemm")
         device.launch(kernel_ns=1, name="gemm")
 
-    names = profile(clock, device, call).names
+    names = profile(clock, device, call).kernel_names
     assert sorted(names.values()) == [1, 1, 2]
     assert max(map(len, names)) < 140
 

@@ -23,7 +23,7 @@ a device gap below it is none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -84,8 +84,9 @@ def attribute_gpu(
             notes.append(("clocks-unread", f"the state of the device was not read: {error}"))
     before = _state_under_load(warm, read)
     run = _profile(warm, calls)
-    notes += run.notes
-    enqueued = max(run.enqueued, default=None)
+    profiled = asdict(run)
+    notes += profiled.pop("notes")
+    enqueued = max(profiled.pop("enqueued"), default=None)
     span = measure_span(warm, repeats=calls, host_ns=_host_ns(warm), enqueued=enqueued)
     span = _behind(span, run)
     if span.reason is not None:
@@ -94,19 +95,11 @@ def attribute_gpu(
     if read is not None:
         notes += nvml.notes(before, after)
     return {
+        **profiled,
         "method": METHOD,
         "calls": len(run.wall_ns),
         "wall_ns": sum(run.wall_ns),
         "latency_ns": round(median(run.wall_ns or (0,))),
-        "lost": run.lost,
-        "kernel_ns": run.kernel_ns,
-        "kernels": run.kernels,
-        "copies": run.copies,
-        "launches": run.launches,
-        "wait_ns": run.wait_ns,
-        "sm_active_ns": run.sm_active_ns,
-        "warp_ns": run.warp_ns,
-        "kernel_names": run.names,
         "span_ns": span.span_ns,
         "empty_span_ns": span.empty_ns,
         "device_state": after,

@@ -91,7 +91,7 @@ class DeviceRun:
         sm_active_ns: kernel time × the share of multiprocessors that get a block, summed over
             kernels; empty where a kernel's launch, or the device, is not described.
         warp_ns: kernel time × warp occupancy, summed over kernels; likewise.
-        names: kernel's name → records in the first call.
+        kernel_names: kernel's name → records in the first call.
         lost: launches in all calls whose record is missing.
     """
 
@@ -104,7 +104,7 @@ class DeviceRun:
     wait_ns: tuple[int, ...] = ()
     sm_active_ns: tuple[int, ...] = ()
     warp_ns: tuple[int, ...] = ()
-    names: dict[str, int] = field(default_factory=dict)
+    kernel_names: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     notes: Notes = field(default_factory=list)
 
@@ -156,7 +156,7 @@ def profile_device(warm: Warm, calls: int = 10) -> DeviceRun:
         copies=_per_call(in_call[counted & ~is_kernel], calls),
         sm_active_ns=full[0],
         warp_ns=full[1],
-        names=dict(Counter(short_name(named.name_of(i)) for i in range(len(named)))),
+        kernel_names=dict(Counter(short_name(named.name_of(i)) for i in range(len(named)))),
         **_host_calls(trace, markers, everywhere),
     )
     crossing = int(

@@ -95,14 +95,14 @@ EVENT_LIMIT = 16 << 20
 """No event, and nothing before or after the list, is longer, bytes."""
 DEPTH_LIMIT = 500
 BLANK = b" \t\r\n"
-BORDERS = 64
-"""Opening brackets looked at, from the end of a buffer, for one that may begin an event."""
-GAP = 64
-"""White space between two events is shorter, bytes; if not, brackets are counted."""
+LAST_BYTES = 1 << 16
+"""Of a buffer's end, in which the last event is looked for; if it is longer, brackets are counted.
+"""
 ACCEPTED = "export a trace with torch.profiler's export_chrome_trace"
 _LIST = re.compile(rb'(?<!\\)"traceEvents"\s*+:\s*+\[')
 _NO_NUMBER = re.compile(rb"(?<=[\s:,\[])-?(?:nan|inf|infinity)(?=[\s,\]}])", re.IGNORECASE)
 """What JSON does not have, and profilers write behind arguments that are not read here."""
+_BORDER = re.compile(rb"\}[ \t\r\n]*+,[ \t\r\n]*+(?=\{)")
 _BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}])', re.DOTALL)
 
 
@@ -502,16 +502,10 @@ def _find_list(file: _File) -> None:
 
 def _last_border(data: bytes) -> tuple[int, int] | None:
     """Return where the last event but one seems to end, and where the last begins."""
-    at = len(data)
-    for _ in range(BORDERS):
-        at = data.rfind(b"{", 0, at)
-        if at <= 0:
-            return None
-        start = max(0, at - GAP)  # a negative one would count from the end
-        before = data[start:at].rstrip(BLANK)
-        if before[-1:] == b"," and (cut := before[:-1].rstrip(BLANK))[-1:] == b"}":
-            return start + len(cut), at
-    return None
+    found = None
+    for found in _BORDER.finditer(data, max(0, len(data) - LAST_BYTES)):
+        pass
+    return (found.start() + 1, found.end()) if found else None
 
 
 def _count(file: _File) -> tuple[list[tuple[int, int]], int, bool]:
