@@ -22,6 +22,7 @@ from frameworktax.analysis.compare.contrasts import (
     PAIRED,
     TOO_FEW,
     Constants,
+    Contrast,
     contrast,
     holm,
     moderate,
@@ -356,23 +357,17 @@ def _timed(
             against=", ".join(old for old, new in names if old != new) or None,
             before=_mean([getattr(m, f"{metric}_ns") for m in sessions]),
             after=getattr(b, f"{metric}_ns"),
+            gate=None if gate is None else "undecided",
             counts={n: c for n, c in counts.items() if None not in c and c[0] != c[1]} or None,
             moved=tuple(moved(a.layers, b.layers, len(pairs))),
         )
-        if i not in shared:
+        if i in shared:
+            change = replace(change, p_value=values[i], p_adjusted=adjusted[i])
+            change = _judged(change, shared[i], gate, len(values), b)
+        else:
             why = unusable(a, b) or f"{metric} has no interval on both sides"
-            changes.append(replace(change, reason=why, gate=None if gate is None else "undecided"))
-            continue
-        c = shared[i]
-        change = replace(
-            change,
-            p_value=values[i],
-            p_adjusted=adjusted[i],
-            host_ratio=None if c.drift is None else math.exp(c.drift),
-            measured_ratio=None if c.measured is None else math.exp(c.measured),
-            method=c.method,
-        )
-        changes.append(_judged(change, ratio(c), adjusted[i] < ERROR, gate, len(values), b))
+            change = replace(change, reason=why)
+        changes.append(change)
     return changes
 
 
@@ -434,24 +429,29 @@ def _constants(changes: Sequence[Change], constants: Constants) -> Iterator[Note
 
 
 def _judged(
-    change: Change,
-    found: Estimate,
-    proven: bool,
-    gate: float | None,
-    family: int,
-    after: Measurement,
+    change: Change, log_ratio: Contrast, gate: float | None, family: int, after: Measurement
 ) -> Change:
     """Return the point with its ratio and verdict; ``family`` points are compared together."""
-    margin = MARGIN if gate is None else gate
+    margin, found = MARGIN if gate is None else gate, ratio(log_ratio)
+    proven = change.p_adjusted is not None and change.p_adjusted < ERROR
     within = 1 / (1 + margin) <= found.low and found.high <= 1 + margin
     verdict: Verdict = "same" if within else "cannot tell"
     if proven:
         verdict = "slower" if found.value > 1 else "faster"
-    state: Gate = "undecided"
-    if proven and found.value > 1 + margin:
+    state = change.gate
+    if gate is not None and proven and found.value > 1 + margin:
         state = "regressed"
-    elif proven or found.high <= 1 + margin:
+    elif gate is not None and (proven or found.high <= 1 + margin):
         state = "passed"
+    change = replace(
+        change,
+        ratio=found,
+        verdict=verdict,
+        gate=state,
+        host_ratio=None if log_ratio.drift is None else math.exp(log_ratio.drift),
+        measured_ratio=None if log_ratio.measured is None else math.exp(log_ratio.measured),
+        method=log_ratio.method,
+    )
     said = [f"{signed(found.value)} ({signed(found.low)} to {signed(found.high)})"]
     if verdict == "same":
         said.append(f"within {share(margin)}")
@@ -465,13 +465,7 @@ def _judged(
         said.append(f"the host itself {signed(host)}, {taken}")
     if after.parity is not None and after.parity.within_tolerance is False:
         said.append(f"its outputs differ from {after.parity.reference}'s")
-    return replace(
-        change,
-        ratio=found,
-        verdict=verdict,
-        gate=None if gate is None else state,
-        reason="; ".join(said),
-    )
+    return replace(change, reason="; ".join(said))
 
 
 def _open(change: Change, margin: float, family: int) -> str:
