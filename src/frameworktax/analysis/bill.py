@@ -181,20 +181,21 @@ class SampledBill(Bill):
 
         Over timed processes their intervals are of the products, as both vary with the process.
         """
-        latency, share = self.latency, self._kernel
+        latency, shares = self.latency, (self._kernel, one_minus(self._kernel))
         if len(self.processes) < 2 or not self.processes[0].is_timed:
-            kernel, tax = (
-                product(latency, part, share.method) for part in (share, one_minus(share))
-            )
+            kernel, tax = (product(latency, share, share.method) for share in shares)
         else:
             kernels = self._parts([one.of("kernel") for one in self.processes])
             taxes = [one.level - part for one, part in zip(self.processes, kernels, strict=True)]
             kernel, tax = (
-                scaled(self._over_processes(value, parts, share.method), latency.value)
-                for value, parts in ((share.value, kernels), (1 - share.value, taxes))
+                scaled(self._over_processes(share.value, parts, share.method), latency.value)
+                for share, parts in zip(shares, (kernels, taxes), strict=True)
             )
-        less_ns, more_ns = (part * latency.value for part in self._open)
-        return _reaching(kernel, less_ns, more_ns), _reaching(tax, more_ns, less_ns)
+        less, more = (part * latency.value for part in self._open)
+        return (
+            kernel.at(kernel.value, kernel.low - less, kernel.high + more),
+            tax.at(tax.value, tax.low - more, tax.high + less),
+        )
 
     @cached_property
     def packing(self) -> Estimate:
@@ -399,10 +400,6 @@ def from_samples(
     if sum(sum(one.totals) for one in found) < LEAST:
         return None
     return SampledBill(latency, found, len(timed_ns), mean_ns)
-
-
-def _reaching(estimate: Estimate, below: float, above: float) -> Estimate:
-    return estimate.at(estimate.value, estimate.low - below, estimate.high + above)
 
 
 def _known(stretches: Iterable[Mapping[str, int]]) -> Mapping[str, int]:

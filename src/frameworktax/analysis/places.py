@@ -108,7 +108,7 @@ def _counted(samples: Iterable[tuple[Hashable, K, str, int]]) -> list[Counts[K]]
     """Return samples by place and line of the bill, for each value of an interval that has any."""
     found: dict[Hashable, dict[K, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for value, place, bucket, count in samples:
-        found[value][place][bucket] += count
+        found[value][place][bucket if bucket in BILL else "remainder"] += count
     return [counts for counts in found.values() if _total(counts) > 0]
 
 
@@ -149,11 +149,10 @@ def _split(
 
 
 def _pooled(stretches: Sequence[Counts[K]]) -> Counts[K]:
-    pooled: dict[K, dict[str, int]] = defaultdict(Counter)
+    pooled: dict[K, Counter[str]] = defaultdict(Counter)
     for counts in stretches:
         for place, buckets in counts.items():
-            for bucket, count in buckets.items():
-                pooled[place][bucket if bucket in BILL else "remainder"] += count
+            pooled[place].update(buckets)
     return pooled
 
 
