@@ -11,12 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from frameworktax.attribution import probe
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.process import Worker
-from frameworktax.measure.worker import Server
-from frameworktax.records import Workload
+from frameworktax.measure.worker import CpuTime, Server
+from frameworktax.records import EVERY_THREAD, Workload
 from frameworktax.runtimes.base import Target
 
+needs_sampler = pytest.mark.skipif(probe() is not None, reason=f"perf-event: {probe()}")
 LIMIT_S = 900.0
 """Of a step: no outcome depends on how long one takes."""
 FORBIDDEN = {
@@ -306,3 +308,72 @@ def test_a_model_that_sets_its_threads_is_not_measured_as_asked_for(worker, tmp_
     assert [(note.code, note.text[-24:]) for note in bound.notes] == [
         ("threads-changed", "to 2, not 1 as asked for")
     ]
+
+
+ELSEWHERE = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+
+import torch
+
+pool = ThreadPoolExecutor(1)
+
+class Pooled(torch.nn.Linear):
+    def forward(self, x):
+        return pool.submit(super().forward, x).result()
+
+class Begun(torch.nn.Linear):
+    def forward(self, x):
+        found = []
+        thread = Thread(target=lambda: found.append(torch.nn.Linear.forward(self, x)))
+        thread.start()
+        thread.join()
+        return found[0]
+
+def pooled():
+    return Pooled(2048, 2048, bias=False), torch.ones(64, 2048)
+
+def begun():
+    return Begun(2048, 2048, bias=False), torch.ones(64, 2048)
+"""
+
+
+@needs_sampler
+def test_what_the_threads_of_a_model_compute_is_no_tax(worker, tmp_path):
+    """The calling thread waits for them: of it alone, all of the call would be tax."""
+    path = tmp_path / "own.py"
+    path.write_text(ELSEWHERE)
+    load(worker, tmp_path, "eager", model=f"{path}:pooled")
+    worker.request(Server.bind, LIMIT_S, batch=64, limit_ns=1)
+    found = worker.request(Server.sample, LIMIT_S, batch=64, duration_ns=500_000_000)
+    assert found.method == EVERY_THREAD
+    (stretch,) = found.samples
+    assert stretch["kernel"] > sum(stretch.values()) / 2
+    with pytest.raises(WorkerError, match="threads of its own"):
+        worker.request(Server.places, LIMIT_S, batch=64, by="module", duration_ns=1, stretches=1)
+
+
+@needs_sampler
+def test_no_tax_is_known_of_a_model_whose_threads_end_with_the_call(worker, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(ELSEWHERE)
+    load(worker, tmp_path, "eager", model=f"{path}:begun")
+    worker.request(Server.bind, LIMIT_S, batch=64, limit_ns=1)
+    with pytest.raises(WorkerError, match="end with the call"):
+        worker.request(Server.sample, LIMIT_S, batch=64, duration_ns=1)
+
+
+def test_which_other_threads_compute_follows_from_processor_times():
+    before = CpuTime(process=10, thread=5, living={7: 3})
+
+    def since(process, thread, **alive):
+        living = {7: 3 + alive.get("seven", 0), 8: alive.get("eight", 0)}
+        return CpuTime(10 + process, 5 + thread, living).elsewhere(before)
+
+    ms = 1_000_000
+    assert since(10 * ms, 10 * ms) is None
+    assert since(10 * ms, 9.6 * ms, seven=0.4 * ms) is None
+    assert since(10 * ms, 9 * ms, seven=1 * ms) == "alive"
+    assert since(10 * ms, 9 * ms, eight=1 * ms) == "alive"
+    assert since(10 * ms, 8 * ms, eight=1 * ms) == "ended"
+    assert since(1000, 500) is None  # what the clocks of two threads differ by

@@ -21,13 +21,14 @@ import re
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from frameworktax.errors import (
     one_line,
 )
 from frameworktax.host.cache import atomic_path
+from frameworktax.host.machine import read
 from frameworktax.measure import parity, protocol, timing
 from frameworktax.models.finalize import check_device
 from frameworktax.records import Attribution, Block, By, Parity, Places, Workload
@@ -56,6 +58,10 @@ MODULE = "frameworktax.measure.worker"
 PR_SET_PDEATHSIG = 1
 CALIBRATOR_SIZE = 160
 """Side of the calibrator's matrices: about 0.2 ms of arithmetic and 0.2 ms of interpreter."""
+ELSEWHERE, ELSEWHERE_NS = 0.05, 100_000
+"""Share of the processor time of warm-up, and ns, beyond which other threads compute in a call."""
+Elsewhere = Literal["alive", "ended"]
+"""Of the other threads that compute: whether they live on after a call."""
 
 
 class Server:
@@ -75,6 +81,7 @@ class Server:
         self._unpinned: set[int] = set()
         self._begun_in = Path.cwd()
         self._torch_threads: int | None = None
+        self._elsewhere: dict[int, Elsewhere | None] = {}
 
     def answer(self, step: str, given: Mapping[str, Any], to: BinaryIO) -> None:
         """Call a method by name and write its answer as a line.
@@ -182,7 +189,9 @@ class Server:
             raise WorkerError("failed", f"{text}; return its results, as a list")
         loaded.synchronize()
         first_ns = time.perf_counter_ns() - start
+        before = CpuTime.now()
         warm = timing.warm_up(call, loaded.synchronize, limit_ns=limit_ns)
+        self._elsewhere[batch] = CpuTime.now().elsewhere(before)
         self._calls[batch], self._call_ns[batch] = call, warm.call_ns
         gc.collect()
         gc.freeze()
@@ -255,10 +264,19 @@ class Server:
         return calibrate, timing.warm_up(calibrate).call_ns
 
     def sample(self, *, batch: int, duration_ns: int) -> Attribution:
-        """Sample the program counter of this thread; session and point are left empty."""
+        """Sample the program counter of this thread, or of all where others compute, too.
+
+        Session and point are left empty.
+        """
+        elsewhere = self._elsewhere[batch]
+        if elsewhere == "ended" and not self._target.is_cuda:
+            text = (
+                "its threads that compute end with the call, and are not seen; keep them in a pool"
+            )
+            raise WorkerError("unavailable", text)
         found = attribute_cpu(
             self._calls[batch],
-            threads=1 if self._target.is_cuda else self._target.threads,
+            threads=1 if self._target.is_cuda else self._target.threads + bool(elsewhere),
             stretches=1,
             duration_ns=duration_ns,
             call_ns=self._call_ns[batch],
@@ -270,6 +288,9 @@ class Server:
         """Sample once more, or profile a device, and find what layer or line each time is of."""
         loaded = self._loaded
         call, root = self._calls[batch], loaded.root()
+        if self._elsewhere[batch] and self._target.threads == 1 and not self._target.is_cuda:
+            text = "it computes in threads of its own, of which no layer is known"
+            raise WorkerError("unavailable", text)
         if self._target.is_cuda:
             from frameworktax.attribution.device_places import attribute_device_modules
             from frameworktax.attribution.torch_device import TorchDevice
@@ -405,6 +426,37 @@ class Server:
             for tensor in flatten(result):
                 tensor.untyped_storage().fill_(0)  # as its user may: the next call must not see it
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTime:
+    """Processor time until now, ns: of this process, of this thread, and of each that lives.
+
+    That of the process has threads in it that have ended.
+    """
+
+    process: int
+    thread: int
+    living: Mapping[int, int]
+
+    @classmethod
+    def now(cls) -> CpuTime:
+        """Read it; the clocks of process and thread side by side."""
+        living = {
+            int(task.name): int((read(task, "schedstat") or "0").split()[0])
+            for task in Path("/proc/self/task").iterdir()
+        }
+        living.pop(threading.get_native_id())
+        return cls(time.process_time_ns(), time.thread_time_ns(), living)
+
+    def elsewhere(self, before: CpuTime) -> Elsewhere | None:
+        """Return in which other threads the process has computed since, None for in none."""
+        whole, own = self.process - before.process, self.thread - before.thread
+        alive = sum(ns - before.living.get(one, 0) for one, ns in self.living.items())
+        least = max(ELSEWHERE * whole, ELSEWHERE_NS)
+        if whole - own - alive > least:
+            return "ended"
+        return "alive" if alive > least else None
 
 
 def _array(tensor: Any) -> np.ndarray:
