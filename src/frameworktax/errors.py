@@ -12,6 +12,7 @@ FrameworktaxError            one line, names what to do next; carries the exit c
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -23,6 +24,8 @@ from typing import Any, Literal
 
 Fault = Literal["failed", "unavailable", "timeout", "out-of-memory", "crashed"]
 """How a measuring process can fail; a record's status is one of these or ``ok``."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of an OSError that says that nothing more can be written."""
 
 
 class FrameworktaxError(Exception):

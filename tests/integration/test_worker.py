@@ -1,5 +1,6 @@
 """The measuring process: its diet, its protocol, its end."""
 
+import io
 import os
 import re
 import signal
@@ -285,6 +286,13 @@ def test_what_has_computed_nothing_yet_is_not_timed():
     server._loaded = SimpleNamespace(bind=lambda batch: lambda: (x for x in ()))
     with pytest.raises(WorkerError, match="has computed nothing"):
         server.bind(batch=1, limit_ns=1)
+
+
+def test_a_full_disk_says_what_to_do():
+    server, answer = Server(), io.BytesIO()
+    server._loaded = SimpleNamespace(bind=lambda batch: Path("/dev/full").write_bytes(b"x"))
+    server.answer("bind", {"batch": 1, "limit_ns": 1}, answer)
+    assert b"free space, or name another folder in FRAMEWORKTAX_CACHE" in answer.getvalue()
 
 
 THREADS = """

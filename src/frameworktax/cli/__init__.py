@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
 import io
 import os
@@ -18,10 +17,9 @@ from typer.main import get_command
 from frameworktax.cli import lists, measure, report, run
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
 from frameworktax.cli.options import QUIET, VERBOSE
-from frameworktax.errors import FrameworktaxError, one_line
+from frameworktax.errors import NO_ROOM, FrameworktaxError, one_line
 from frameworktax.version import __version__
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CRASHED = 70
 """A fault of this program (EX_SOFTWARE): no code of a verdict, and none of wrong use."""
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]

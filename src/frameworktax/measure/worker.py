@@ -35,6 +35,7 @@ import numpy as np
 from frameworktax import models, runtimes
 from frameworktax.attribution import attribute_cpu
 from frameworktax.errors import (
+    NO_ROOM,
     FrameworktaxError,
     UsageError,
     WorkerError,
@@ -42,7 +43,7 @@ from frameworktax.errors import (
     is_out_of_memory,
     one_line,
 )
-from frameworktax.host.cache import atomic_path
+from frameworktax.host.cache import VARIABLE, atomic_path
 from frameworktax.host.machine import read
 from frameworktax.measure import parity, protocol, timing
 from frameworktax.models.finalize import check_device
@@ -100,6 +101,8 @@ class Server:
             said = one_line(error) + where
             if isinstance(error, SystemExit):
                 said = f"the model ends its process: {said}; remove that call"
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                said += f"; free space, or name another folder in {VARIABLE}"
             failure = protocol.Failure(status=status, message=said, is_end=ends_device(error))
         if failure is not None and failure.status == "out-of-memory":
             _give_back_device_memory()
