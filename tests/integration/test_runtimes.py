@@ -365,6 +365,23 @@ def test_the_old_exporter_traces_and_says_what_it_fixes_too(of, is_fixed, tmp_pa
     assert ("values-fixed" in codes) == is_fixed
 
 
+def test_what_torch_compile_leaves_to_eager_is_said(tmp_path):
+    runtime = runnable("inductor")
+
+    class Uncompiled(torch.nn.Linear):
+        @torch.compiler.disable
+        def forward(self, x):
+            return super().forward(x)
+
+    module = Uncompiled(4, 4).eval()
+    model = Model(module, lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+    loaded = runtime.load(model, TARGET, tmp_path)
+    assert [code for code, _ in loaded.notes()] == ["compile-options"]
+    loaded.bind(1)()
+    (text,) = [text for code, text in loaded.notes() if code == "graph-breaks"]
+    assert "compiled nothing" in text
+
+
 def test_what_converts_only_a_fixed_batch_is_converted_for_each(tmp_path, monkeypatch) -> None:
     runtime, model = runnable("onnxruntime"), models.build(WORKLOADS["mlp"])
     export = torch.onnx.export
@@ -532,6 +549,16 @@ def test_an_onnx_file_is_not_for_every_runtime() -> None:
     assert not takers & {"eager", "inductor", "torchscript", "jax", "executorch", "litert"}
     reason = runtimes.get("eager").cannot(workload)
     assert reason is not None and reason.endswith("--runtimes onnxruntime,openvino")
+
+
+def test_openvino_takes_no_more_threads_than_cores_and_says_so(prepared) -> None:
+    runtime = runnable("openvino")
+    notes = []
+    for threads in (1, 4096):
+        loaded = runtime.load(None, Target(threads=threads), prepared("openvino", "mlp"))
+        loaded.bind(1)
+        notes.append([text for code, text in loaded.notes() if code == "threads-differ"])
+    assert not notes[0] and "asked for 4096" in notes[1][0]
 
 
 def test_openvino_computes_in_the_precision_asked_for(prepared) -> None:

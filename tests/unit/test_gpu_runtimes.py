@@ -508,8 +508,11 @@ def test_inductor_on_a_device_compiles_no_cpp(torch, monkeypatch, tmp_path, name
     """Which vector instructions there are takes half a minute to find, and no kernel has any."""
     asked = []
     monkeypatch.setattr(inductor, "use_directory", lambda folder, *, in_cpp: asked.append(in_cpp))
-    torch._dynamo = SimpleNamespace(config=SimpleNamespace())
+    torch._dynamo = SimpleNamespace(
+        config=SimpleNamespace(), utils=SimpleNamespace(counters={"stats": {}})
+    )
     monkeypatch.setitem(sys.modules, "torch._dynamo", torch._dynamo)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", torch._dynamo.utils)
     torch.compile = lambda module, **given: asked.append(given)
     torch.compiler = SimpleNamespace(cudagraph_mark_step_begin=None)
     torch.no_grad = nullcontext
@@ -518,14 +521,27 @@ def test_inductor_on_a_device_compiles_no_cpp(torch, monkeypatch, tmp_path, name
     assert asked == [False, {"dynamic": False, **options}]
 
 
-@pytest.mark.parametrize(("skipped", "codes"), [(0, []), (2, ["graphs-skipped"])])
-def test_graphs_that_inductor_left_out_are_noted(torch, monkeypatch, skipped, codes):
-    counters = {"inductor": {"cudagraph_skips": skipped}}
+@pytest.mark.parametrize(
+    ("graphs", "breaks", "skipped", "codes"),
+    [
+        (1, {}, 0, []),
+        (1, {}, 2, ["graphs-skipped"]),
+        (2, {"item()\n Hint: none": 4, "print": 1}, 0, ["graph-breaks"]),
+        (0, {}, 0, ["graph-breaks"]),
+    ],
+)
+def test_what_torch_compile_left_out_is_noted(torch, monkeypatch, graphs, breaks, skipped, codes):
+    counters = {"stats": {"unique_graphs": graphs}, "graph_break": breaks}
+    counters["inductor"] = {"cudagraph_skips": skipped}
     monkeypatch.setitem(sys.modules, "torch._dynamo", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace(counters=counters))
     model = Model(module=None, inputs=lambda batch: Inputs(), batch_dims={})
-    loaded = runtimes.get("inductor-reduce-overhead")._loaded(model, CUDA, None, None)
-    assert [code for code, _ in loaded.notes() if code != "device-arithmetic"] == codes
+    loaded = inductor._CompiledLoaded(model, CUDA, None, None)
+    loaded.bind(1)
+    notes = [note for note in loaded.notes() if note[0] != "device-arithmetic"]
+    assert [code for code, _ in notes] == codes
+    assert all("\n" not in text for _, text in notes)
+    assert not breaks or notes[0][1].endswith(": item() and 1 more")
 
 
 def test_an_error_of_a_kernel_in_the_calls_before_is_not_said_to_be_of_the_capture(torch):

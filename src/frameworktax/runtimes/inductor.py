@@ -16,7 +16,7 @@ from frameworktax.models.generate import Loop
 from frameworktax.models.libraries import not_installed
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import ArtifactRuntime, Export, TorchArtifactLoaded
-from frameworktax.runtimes.base import Loaded, Target
+from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.torch_common import (
     TorchLoaded,
     TorchRuntime,
@@ -46,6 +46,36 @@ class CompiledRuntime(TorchRuntime):
         return reason or (not_installed(["triton"], "") if target.is_cuda else None)
 
 
+class _CompiledLoaded(TorchLoaded):
+    """What ``torch.compile`` made of a module, parts that it left alone included."""
+
+    _is_bound = False
+
+    def bind(self, batch: int) -> Call:
+        self._is_bound = True
+        return super().bind(batch)
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Return also what was not compiled, or not as asked, which torch counts and only logs.
+
+        That is known once a batch size was called (``torch/_dynamo/utils.py``).
+        """
+        from torch._dynamo.utils import counters
+
+        found = super().notes()
+        reasons = [str(why).partition("\n")[0] for why in counters["graph_break"]]
+        if self._is_bound and not counters["stats"]["unique_graphs"]:
+            found.append(("graph-breaks", "torch.compile compiled nothing: all runs as eager"))
+        elif reasons:
+            more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+            text = "torch.compile made parts of the model, between which Python runs"
+            found.append(("graph-breaks", f"{text}: {reasons[0]}{more}"))
+        if skipped := counters["inductor"]["cudagraph_skips"]:
+            text = f"Inductor compiled {skipped} parts without CUDA graphs"
+            found.append(("graphs-skipped", f"{text}; they are launched as ever"))
+        return found
+
+
 class Inductor(CompiledRuntime):
     """``torch.compile(module, dynamic=False)``; compiles at the first call of each batch size.
 
@@ -61,16 +91,16 @@ class Inductor(CompiledRuntime):
         "freezing": "weights are constants, packed once",
         **variants.options("unfused"),
     }
-    _loaded: ClassVar[type[TorchLoaded]] = TorchLoaded
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Wrap the module; compiled code is kept under ``directory`` for the next process."""
         use_directory(directory, in_cpp=not target.is_cuda)
         import torch
-        import torch._dynamo
+        import torch._dynamo.utils
 
         configure(target)
         torch._dynamo.config.cache_size_limit = MAX_BATCHES
+        torch._dynamo.utils.counters.clear()
         plain = given(model)
         built = variants.applied(plain, self.option)
         settings, how = self._settings(target)
@@ -81,7 +111,7 @@ class Inductor(CompiledRuntime):
         notes = [("compile-options", text), *built.notes[len(plain.notes) :]]
         decoding = built.decoding
         called = compiled if decoding is None else Loop(built.module, decoding, compiled)
-        return self._loaded(built, target, called, torch.no_grad, notes)
+        return _CompiledLoaded(built, target, called, torch.no_grad, notes)
 
     def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
         """Return what ``torch.compile`` gets, and how to say it."""
@@ -94,19 +124,6 @@ class Inductor(CompiledRuntime):
         return compiled
 
 
-class _Replayed(TorchLoaded):
-    def notes(self) -> list[tuple[str, str]]:
-        """Return also how often Inductor launches kernels one by one instead, which it only logs.
-
-        It counts what it compiled so (``torch/_inductor/cudagraph_utils.py``).
-        """
-        from torch._dynamo.utils import counters
-
-        skipped = counters["inductor"]["cudagraph_skips"]
-        text = f"Inductor compiled {skipped} parts without CUDA graphs; they are launched as ever"
-        return [*super().notes(), *([("graphs-skipped", text)] if skipped else [])]
-
-
 class InductorReduceOverhead(Inductor):
     """``torch.compile(mode="reduce-overhead")``: Inductor's kernels, replayed as CUDA graphs.
 
@@ -116,7 +133,6 @@ class InductorReduceOverhead(Inductor):
     name = "inductor-reduce-overhead"
     devices = ("cuda",)
     options: ClassVar[Mapping[str, str]] = {}
-    _loaded = _Replayed
 
     def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
         text = 'torch.compile(mode="reduce-overhead", dynamic=False), CUDA graphs'

@@ -32,6 +32,8 @@ HINTS = {"float32": "f32", "bfloat16": "bf16"}
 """What OpenVINO may compute in. Unasked, it takes bfloat16 for a float32 model where the CPU
 has it, and is off by 0.02."""
 
+THREADS = "INFERENCE_NUM_THREADS"
+
 
 class _Loaded(ArtifactLoaded):
     """Compiles for a target, and notes where the engine computes in another precision."""
@@ -57,13 +59,17 @@ class _Loaded(ArtifactLoaded):
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": hint,
-            "INFERENCE_NUM_THREADS": 1 if self._option == SERIAL else self._target.threads,
+            THREADS: 1 if self._option == SERIAL else self._target.threads,
             "NUM_STREAMS": 1,
         }
         compiled = self._core.compile_model(model, "CPU", settings)
         got = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         if got != hint:
             self.note("precision-differs", f"OpenVINO computes in {got}, asked for {hint}")
+        threads, asked = compiled.get_property(THREADS), settings[THREADS]
+        if threads != asked:  # it takes one for each core at most
+            text = f"OpenVINO computes with {threads} threads, asked for {asked}"
+            self.note("threads-differ", text)
         return compiled
 
     def bind(self, batch: int) -> Call:
