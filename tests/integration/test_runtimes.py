@@ -640,6 +640,18 @@ def test_bound_inputs_stay_alive(name: str, prepared) -> None:
     assert junk[0][0, 0] == 1e3
 
 
+def test_a_parameter_that_is_returned_is_served_as_a_plain_tensor(tmp_path: Path) -> None:
+    class Returning(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x), self.bias
+
+    model = Model(Returning(4, 4).eval(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+    runtime = runtimes.get("torchscript")
+    runtime.prepare(model, [1], TARGET, tmp_path)
+    made = runtime.load(None, TARGET, tmp_path).serve(1)([torch.ones(1, 4)])
+    assert not any(tensor.requires_grad for tensor in made)
+
+
 def test_outputs_that_openvino_cannot_hand_out_are_refused(tmp_path: Path) -> None:
     """numpy has no bfloat16: its bits would be read as float16, another number."""
 

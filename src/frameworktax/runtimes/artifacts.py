@@ -465,7 +465,7 @@ class TorchArtifactLoaded(ArtifactLoaded):
         def run(tensors: Sequence[Any]) -> Sequence[Any]:
             with torch.no_grad():
                 made = program(*tensors)
-            return [t.clone() for t in made] if has_constants else made
+                return [t.clone() for t in made] if has_constants else made
 
         has_constants = False
         with configured(self._target):
