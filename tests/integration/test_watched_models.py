@@ -127,6 +127,28 @@ def test_a_run_has_every_call_of_a_watched_model(registry, monkeypatch, tmp_path
     assert len(thread.rows) + thread.counted[:, 3].sum() == 50
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
+@pytest.mark.parametrize("inputs", ["", "values"])
+def test_a_trace_has_nothing_of_a_run_or_a_watch(registry, monkeypatch, tmp_path, inputs):
+    def operations(program):
+        return [node.kind() for node in program.inlined_graph.nodes()]
+
+    net, x = Net(), torch.randn(2, 8)
+    plain = operations(torch.jit.trace(Net(), x))
+    recorder = Recorder(str(tmp_path), "module", inputs)
+    observed = module_call(recorder, torch.nn.Module.__call__, torch.compiler.is_dynamo_compiling)
+    monkeypatch.setattr(torch.nn.Module, "__call__", observed)
+    # The model is not known yet, then known and noted in detail: each trace is checked by another.
+    assert operations(torch.jit.trace(net, x)) == plain
+    net(x)
+    assert operations(torch.jit.trace(net, x)) == plain
+    with watch(net, registry, sample=0) as watched:
+        assert operations(torch.jit.trace(net, x)) == plain
+        assert operations(torch.jit.trace(net, x)) == plain
+    assert watched.faults == {}
+
+
 @needs_sampler
 def test_a_forked_child_begins_with_numbers_and_samplers_of_its_own(registry):
     net, x = Net(), torch.randn(2, 8)

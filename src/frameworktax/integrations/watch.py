@@ -247,9 +247,13 @@ def _compiling() -> Callable[[], bool]:
 def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     """Return the first dimension or length of the first argument that has one."""
     try:
-        return int(args[0].shape[0])  # nearly always; the rest would cost as much as all else
+        first = args[0].shape[0]
+        if type(first) is int:
+            return first  # nearly always; the rest of the way would cost as much as all else
     except (AttributeError, IndexError, TypeError):
         pass
+    if (jit := sys.modules.get("torch.jit")) is not None and jit.is_tracing():
+        return None  # a number of it would be a constant of the trace
     for value in (*args, *kwargs.values()):
         shape = getattr(value, "shape", None)
         if shape is None and isinstance(value, Mapping):

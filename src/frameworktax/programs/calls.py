@@ -286,6 +286,8 @@ class Recorder:
         """
         from contextlib import suppress
 
+        if is_tracing():
+            return
         with suppress(Exception):  # whatever an object of the program raises, its call goes on
             seen = shapes(given)
             known = {"inputs": root.index, "seen": seen}
@@ -739,6 +741,8 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
         if state is None or state is True:
             calls = thread.calls.get(id(self))
             if calls is None:
+                if is_tracing():
+                    return call(self, *args, **kwargs)
                 calls = thread.of(self)
             return thread.call(calls, False, call, (self, *args), kwargs)
         index = state[0].get(id(self))
@@ -754,6 +758,12 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
             note(-1)
 
     return update_wrapper(__call__ if is_known else unknown_call, call)
+
+
+def is_tracing() -> bool:
+    """Return whether ``torch.jit.trace`` makes what is asked of tensors a part of its graph."""
+    jit = sys.modules.get("torch.jit")
+    return jit is not None and bool(jit.is_tracing())
 
 
 def _compiling() -> bool:
