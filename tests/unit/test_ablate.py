@@ -287,6 +287,18 @@ def test_a_ladder_of_another_workload_or_without_a_path_is_not_given_back(tmp_pa
     assert some.best.rung.name == "no-python"
 
 
+def test_a_measurement_of_the_base_is_no_newer_ladder(tmp_path):
+    write(tmp_path, records())
+    later = "20991231T000000-ffff"
+    some = [r for r in records(session=later)
+            if isinstance(r, Session) or (isinstance(r, Subject) and r.point == BASE)]  # fmt: skip
+    write(tmp_path, [replace(r, command=("measure", data.MODEL)) if isinstance(r, Session) else r
+                     for r in some])  # fmt: skip
+    assert ablate.read(tmp_path).session != later
+    with pytest.raises(UsageError, match="no ladder"):
+        ablate.read(tmp_path / f"{later}.jsonl")
+
+
 def test_what_a_store_lost_is_in_every_form_of_its_ladder(tmp_path):
     write(tmp_path, records())
     (shard,) = tmp_path.glob("*.jsonl")

@@ -42,6 +42,8 @@ from frameworktax.stats import CONFIDENCE, UNTIL
 
 AS_IT_IS = "attention-as-it-is"
 BUDGET_S = 600.0
+OTHERS = frozenset({"measure", "optimize", "reproduce", "sweep"})
+"""Verbs whose sessions are no ladders, whatever they measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +378,8 @@ def read(folder: str | Path, paths: Iterable[str] = (), **wanted: object) -> Abl
     shown = chosen(paths) if paths else ()
     records, notes = store.read(Path(folder))
     for session in reversed(sessions_of(records)):
+        if OTHERS.intersection(session.command[:1]):
+            continue  # it has the base, and maybe a step or two
         try:
             found = build([r for r in records if r.session == session.session], notes)
         except UsageError:
