@@ -115,10 +115,14 @@ def measured(folder: Path) -> Iterator[Subject]:
 def generations(device: str) -> list[tuple[str, float, float]]:
     """Return (name, least, most) speed of known devices over this one: by bandwidth and by peak."""
     own = DEVICES[device]
-    anchor_peak = next(p.peak_tflops for p in paper.platforms() if p.gpu == ANCHOR[0])
     anchor = DEVICES[ANCHOR[1]]
+    per_tflops = anchor.single / paper.peak_tflops(ANCHOR[0])
     found = [
-        (p.gpu, p.bandwidth_gb_per_s * 1e9, p.peak_tflops / anchor_peak * anchor.single)
+        (
+            p["gpu"],
+            float(p["memory_bandwidth_gb_per_s"]) * 1e9,
+            float(p["fp16_tflops"]) * per_tflops,
+        )
         for p in paper.platforms()
     ]
     found += [(name, DEVICES[name].bandwidth, DEVICES[name].single) for name in ("H100", "H200")]

@@ -127,7 +127,7 @@ def test_the_papers_numbers_are_the_papers():
     assert first["tax_share"].value == pytest.approx(1 - 2.892 / 16.437)
     assert len(paper.rows("figure-1")) == 6
     assert len(paper.rows("figure-4")) == 2 * 2 * 3 * 8 + 3 * 8
-    assert [p.gpu for p in paper.platforms()][-1] == "A100"
+    assert [p["gpu"] for p in paper.platforms()][-1] == "A100"
     widest = select(paper.rows("table-1"), {"width": "last"})[0]
     assert widest.numbers["latency"].value == pytest.approx(0.0134e9)
     graphs = select(paper.rows("table-3"), {"runtime": "cuda-graph"})[0]

@@ -66,12 +66,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A claim with its verdict; ``printed`` is what the paper asserts, ``number`` its number."""
+    """A claim with its verdict.
+
+    Attributes:
+        paper: id of the paper's claim that it is of.
+        where: in the paper.
+        number: the paper's, as it words it.
+    """
 
     id: str
     study: str
     text: str
-    printed: paper.Claim
+    paper: str
+    where: str
     number: str
     verdict: Verdict
     reason: str
@@ -95,8 +102,8 @@ class Judged:
                 for f in self.findings
             ],
             "paper": {
-                "claim": self.printed.id,
-                "where": self.printed.where,
+                "claim": self.paper,
+                "where": self.where,
                 "number": self.number,
                 "computed": [
                     {"what": f.says, "value": f.paper, "verdict": f.paper_verdict}
@@ -129,8 +136,9 @@ def judge(study: str, claim: Claim, ours: Sequence[Row]) -> Judged:
         id=claim.id,
         study=study,
         text=claim.text,
-        printed=printed,
-        number=claim.number or printed.number,
+        paper=claim.claim,
+        where=printed["where"],
+        number=claim.number or printed["number"],
         verdict=verdict,
         reason=reason,
         findings=tuple(findings),

@@ -154,9 +154,9 @@ def theirs(claim: Judged) -> str:
     """Return the paper's numbers: by the same rule from its data, and as it words them."""
     numbers = [value_text(f.paper, f.unit) for f in claim.findings if f.paper is not None]
     if not numbers:
-        return f"{claim.number} ({claim.printed.where})"
+        return f"{claim.number} ({claim.where})"
     words = f", {claim.number} in words" if claim.number != NOT_GIVEN else ""
-    return f"{'; '.join(numbers)} by its data{words} ({claim.printed.where})"
+    return f"{'; '.join(numbers)} by its data{words} ({claim.where})"
 
 
 def _setting(found: Reproduction) -> str:
@@ -185,8 +185,8 @@ def _platforms(found: Reproduction) -> Table:
         rows.append(["here", str(gpu.get("name")), host, *(f"{x:.4g}" for x in peaks)])
     rows = rows or [["here", "no GPU", host]]
     for p in paper.platforms():
-        numbers = (p.bandwidth_gb_per_s, p.peak_tflops)
-        rows.append(["the paper", p.gpu, p.host, *(f"{x:.4g}" for x in numbers)])
+        numbers = (float(p[name]) for name in ("memory_bandwidth_gb_per_s", "fp16_tflops"))
+        rows.append(["the paper", p["gpu"], p["host_cpu"], *(f"{x:.4g}" for x in numbers)])
     heads = ["", "device", "host", "memory bandwidth, GB/s", "peak in half precision, TFLOPS"]
     return table("", heads, [[*row, *[NONE] * (len(heads) - len(row))] for row in rows])
 

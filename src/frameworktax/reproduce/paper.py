@@ -6,7 +6,6 @@ import csv
 import re
 import tomllib
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -23,36 +22,10 @@ UNITS = {"s": 1e9, "ms": 1e6, "giga": 1e9, "percent": 0.01}
 PRINTED = "as the paper gives it"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the paper asserts.
-
-    Attributes:
-        where: section and figure.
-        number: as the paper gives it, in words.
-    """
-
-    id: str
-    where: str
-    text: str
-    number: str
-
-
-@dataclass(frozen=True, slots=True)
-class Platform:
-    """A line of table 2; ``peak_tflops`` is the peak as printed."""
-
-    gpu: str
-    host: str
-    bandwidth_gb_per_s: float
-    peak_tflops: float
-
-
 @cache
-def claims() -> dict[str, Claim]:
-    """Return the paper's claims by id."""
-    data = tomllib.loads(_text("claims.toml"))
-    return {name: Claim(id=name, **entry) for name, entry in data.items()}
+def claims() -> dict[str, dict[str, str]]:
+    """Return id → what the paper asserts: ``where``, ``text``, ``number`` as it words it."""
+    return tomllib.loads(_text("claims.toml"))
 
 
 @cache
@@ -62,25 +35,20 @@ def provenance() -> dict[str, Any]:
 
 
 @cache
-def platforms() -> tuple[Platform, ...]:
-    """Return table 2."""
-    numbers = ("memory_bandwidth_gb_per_s", "fp16_tflops")
-    lines = _lines("platforms.csv")
-    return tuple(
-        Platform(line["gpu"], line["host_cpu"], *(float(line[name]) for name in numbers))
-        for line in lines
-    )
+def platforms() -> list[dict[str, str]]:
+    """Return table 2 as printed: ``gpu``, ``host_cpu``, ``fp16_tflops`` (the peak), …."""
+    return _lines("platforms.csv")
 
 
-def platform_of(name: str) -> Platform | None:
-    """Return the line of table 2 for a GPU by the name that ``nvidia-smi`` gives; None for others.
+def peak_tflops(name: str) -> float | None:
+    """Return the peak in table 2 of a GPU by the name that ``nvidia-smi`` gives; None for others.
 
     The table writes ``2080Ti`` and ``RTX-8000`` for *RTX 2080 Ti* and *Quadro RTX 8000*.
     """
     for platform in platforms():
-        part = re.sub(r"(?<=\d)(?=Ti)|-", "[ -]?", platform.gpu.split()[-1])
+        part = re.sub(r"(?<=\d)(?=Ti)|-", "[ -]?", platform["gpu"].split()[-1])
         if re.search(rf"\b{part}\b(?!.*\b(Ti|Laptop|MIG)\b)", name):
-            return platform
+            return float(platform["fp16_tflops"])
     return None
 
 

@@ -199,9 +199,8 @@ def _device(environment: Environment, platform: str) -> tuple[str, Peaks]:
     gpu = gpu_of(environment)
     name = str(gpu.get("name", platform))
     # with MIG on, what is measured is a part of the card
-    printed = None if gpu.get("mig_mode") == "Enabled" else paper.platform_of(name)
-    peaks = (None if printed is None else printed.peak_tflops, gpu_peaks(gpu))
-    return f"{name} with {environment.cpu}", peaks
+    printed = None if gpu.get("mig_mode") == "Enabled" else paper.peak_tflops(name)
+    return f"{name} with {environment.cpu}", (printed, gpu_peaks(gpu))
 
 
 def _rows(planned: Sequence[Point], machine: _Machine) -> list[Row]:
