@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from frameworktax.report import charts, vega
+from frameworktax.report import vega
 from frameworktax.report.vega import Spec, colours
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.results import Reproduction, StudyResult
@@ -25,29 +25,17 @@ NAMES, RUNTIMES = WORDS["figures"], WORDS["runtimes"]
 QUANTITY_COLOURS = {"latency": "#0f7fc4", "kernel": "#009e73", "tax": "#d55e00"}
 
 
-def _x_axis(panel: Panel, shown: list[Point]) -> Spec:
-    scale: Spec = {"domain": [0, max(p["x"] for p in shown) * 1.15], "nice": False}
-    axis: Spec = {"tickCount": 4, "format": ".4~g"}
-    if panel.x in AXES:
-        at = sorted({p["x"] for p in shown})
-        every = [v for i, v in enumerate(at) if len(at) < 6 or not i % 2]
-        scale = {"type": "log", "base": 2, "domain": [at[0] / 1.1, at[-1] * 1.1], "nice": False}
-        axis = {"values": every, "format": "d", "grid": False}
-    return {"x_scale": scale, "x_axis": axis}
-
-
-def _y_axis(panel: Panel, shown: list[Point]) -> Spec:
-    low, high = min(p["low"] for p in shown), max(p["high"] for p in shown)
-    scale: Spec = {"domain": [min(0.0, low), high * 1.12], "nice": False}
-    axis: Spec = {"tickCount": 5, "format": ".4~g"}
-    if not panel.linear:
-        low, high = low * 0.85, high * 1.18
-        at = charts.ticks(low, high)
-        if len(at) > 7:
-            at = [t for t in at if f"{t:e}"[0] == "1"]
-        scale = {"type": "log", "domain": [low, high], "nice": False}
-        axis = {"values": at, "format": "~g"}
-    return {"y_scale": scale, "y_axis": axis}
+def _axes(panel: Panel) -> Spec:
+    """Return scales and ticks; the drawing library finds the ends, common to both where it may."""
+    linear = {"zero": True}
+    log = {"type": "log", "nice": False, "padding": 12}
+    is_axis = panel.x in AXES
+    return {
+        "x_scale": {**log, "base": 2} if is_axis else linear,
+        "x_axis": {"format": "d", "grid": False} if is_axis else {"tickCount": 4, "format": ".4~g"},
+        "y_scale": linear if panel.linear else log,
+        "y_axis": {"tickCount": 5, "format": ".4~g"},
+    }
 
 
 def _colours(panel: Panel, names: list[str]) -> list[str]:
@@ -117,11 +105,9 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
     names = list(dict.fromkeys(p["series"] for p in ours + theirs))
     width, height = SIZE if ours and theirs else ALONE
     sides: list[Spec] = []
-    for title, mine, other in (("here", ours, theirs), ("in the paper", theirs, ours)):
+    for title, mine in (("here", ours), ("in the paper", theirs)):
         if not mine:
             continue
-        # On logarithms any two fit one axis; a linear one could hide the smaller.
-        shown = mine if panel.linear else mine + other
         values = {
             "title": title,
             "width": width,
@@ -129,8 +115,7 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
             "points": mine,
             "x_title": NAMES.get(panel.x, panel.x),
             "y_title": None if sides else "latency, ms",
-            **_x_axis(panel, shown),
-            **_y_axis(panel, shown),
+            **_axes(panel),
             "names": names,
             "colours": _colours(panel, names),
             "legend": {"title": None, "orient": "top", "columns": 2}
@@ -141,7 +126,8 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
     return {
         "title": {"text": panel.title, "anchor": "middle", "fontSize": FONT + 1},
         "hconcat": sides,
-        "resolve": {"legend": {"color": "shared", "shape": "shared"}},
+        # On logarithms any two fit one axis; a linear one could hide the smaller.
+        "resolve": {"scale": {} if panel.linear else {"x": "shared", "y": "shared"}},
     }
 
 
