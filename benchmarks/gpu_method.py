@@ -232,8 +232,9 @@ def check_graph_span(gpu: Any) -> list[Row]:
         {"D": span_ns(gpu, c), "K": median(run.kernel_ns), "latency": times(gpu, c)[0]}
         for c, run in zip(ways, runs, strict=True)
     )
-    same = runs[0].kernel_names == runs[1].kernel_names
-    text = f"{len(runs[0].kernel_names)} names, {runs[0].kernels[0]} and {runs[1].kernels[0]} records"
+    names = runs[0].kernel_names
+    same = names == runs[1].kernel_names
+    text = f"{len(names)} names, {runs[0].kernels[0]} and {runs[1].kernels[0]} records"
     counts = f"{runs[0].launches[0]} and {runs[1].launches[0]} launches"
     return [
         {

@@ -171,8 +171,8 @@ def _host_ns(warm: Warm) -> int:
 
 def _behind(span: SpanRun, run: DeviceRun) -> SpanRun:
     """Refuse a span that is shorter than the kernels it should hold."""
-    kernels = median(run.kernel_ns or (0,))
-    if not span.span_ns or (found := median(span.span_ns)) >= NOT_BEHIND * kernels:
+    found, kernels = span.median_ns, median(run.kernel_ns or (0,))
+    if found is None or found >= NOT_BEHIND * kernels:
         return span
     text = f"{found / 1e3:.1f} µs for {kernels / 1e3:.1f} µs of kernels: they run on another stream"
     return SpanRun(reason=text)
@@ -210,6 +210,11 @@ class SpanRun:
     span_ns: tuple[int, ...] = ()
     empty_ns: int | None = None
     reason: str | None = None
+
+    @property
+    def median_ns(self) -> float | None:
+        """The median span, None where there is none."""
+        return median(self.span_ns) if self.span_ns else None
 
 
 @dataclass(frozen=True, slots=True)

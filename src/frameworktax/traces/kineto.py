@@ -21,7 +21,7 @@ import gzip
 import math
 import re
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -502,10 +502,8 @@ def _find_list(file: _File) -> None:
 
 def _last_border(data: bytes) -> tuple[int, int] | None:
     """Return where the last event but one seems to end, and where the last begins."""
-    found = None
-    for found in _BORDER.finditer(data, max(0, len(data) - LAST_BYTES)):
-        pass
-    return (found.start() + 1, found.end()) if found else None
+    found = deque(_BORDER.finditer(data, max(0, len(data) - LAST_BYTES)), maxlen=1)
+    return (found[0].start() + 1, found[0].end()) if found else None
 
 
 def _count(file: _File) -> tuple[list[tuple[int, int]], int, bool]:
