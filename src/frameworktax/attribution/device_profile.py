@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -70,8 +70,6 @@ NAME_SIGNS = 120
 """Of a kernel's name; a longer one ends in a check sum of the whole."""
 
 Notes = list[tuple[str, str]]
-Pairs = set[tuple[int, int]]
-"""(call, correlation)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,25 +268,27 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> dict[str, Any
     holding = waits | np.isin(host.correlation, blocking[blocking > 0])
     is_kernel = records.category == CATEGORIES.index(KERNEL)
     of_call = _place(records.start_ns, markers.start_ns)
-    there = _pairs(records, of_call)
-    kernels = Counter(_each(records.where(is_kernel), of_call[is_kernel]))
-    ran = recorded & np.array([pair in kernels for pair in _each(host, in_call)], bool)
+    # A correlation of a call as one number; a runtime's and its driver's are the same.
+    every = np.unique(np.append(host.correlation, records.correlation))
+    pair = in_call * len(every) + np.searchsorted(every, host.correlation)
+    there = of_call * len(every) + np.searchsorted(every, records.correlation)
+    kernels, count = np.unique(there[is_kernel], return_counts=True)
+    ran = recorded & np.isin(pair, kernels)
     copied = recorded & np.isin(host.correlation, records.correlation[~is_kernel])
     is_graph = host.launching(*GRAPH_LAUNCHES)
     says_launch = host.launching(*KERNEL_LAUNCHES) | is_graph
     says_copy = host.launching(*COPY_LAUNCHES, *MEMSET_LAUNCHES)
     missed = _missed(host, in_call, ~says_launch & ~says_copy & ~waits, ran, calls)
-    launches = _pairs(host.where(ran | says_launch | missed), in_call[ran | says_launch | missed])
     is_copy = (copied | _missed(host, in_call, says_copy, copied, calls)) & ~ran
-    copies = _pairs(host.where(is_copy), in_call[is_copy])
-    graphs = _pairs(host.where(is_graph), in_call[is_graph])
+    numbered = host.correlation >= 0
+    launches, copies, graphs = (
+        np.unique(pair[chosen & numbered])
+        for chosen in (ran | says_launch | missed, is_copy, is_graph)
+    )
     # Kernels that point to no launch, or to one that launches a single kernel.
-    strays = {
-        pair[0]
-        for pair, count in kernels.items()
-        if pair not in graphs and (count > 1 or pair not in launches)
-    }
-    unmatched = {pair for pair in graphs - there if pair[0] in strays}
+    strays = kernels[~np.isin(kernels, graphs) & ((count > 1) | ~np.isin(kernels, launches))]
+    lost = np.setdiff1d(launches, there)
+    lost = lost[~(np.isin(lost, graphs) & np.isin(lost // len(every), strays // len(every)))]
     queued, at = host.start_ns[ran | copied], in_call[ran | copied]
     first, last = np.full(calls, LIMIT), np.full(calls, -1)
     np.minimum.at(first, at, queued)
@@ -298,9 +298,9 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> dict[str, Any
         host.start_ns[inside], host.end_ns[inside], borders[:-1], borders[1:]
     )
     return {
-        "launches": _count(launches, calls),
-        "enqueued": _count(launches | copies, calls),
-        "lost": len(launches - there - unmatched),
+        "launches": _per_call(launches // len(every), calls),
+        "enqueued": _per_call(np.union1d(launches, copies) // len(every), calls),
+        "lost": len(lost),
         "wait_ns": _ints(waited),
     }
 
@@ -381,20 +381,6 @@ def _place(times: Ns, borders: Ns) -> Ns:
     """Return which stretch between two borders each time falls in; -1 before or after all."""
     place = np.searchsorted(borders, times, side="right") - 1
     return np.asarray(np.where(place < len(borders) - 1, place, -1), dtype=np.int64)
-
-
-def _each(events: Events, in_call: Ns) -> Iterator[tuple[int, int]]:
-    """Yield call and correlation of each event."""
-    return zip(in_call.tolist(), events.correlation.tolist(), strict=True)
-
-
-def _pairs(events: Events, in_call: Ns) -> Pairs:
-    """Return call and correlation of events inside calls; a runtime's and its driver's are one."""
-    return {(n, c) for n, c in _each(events, in_call) if n >= 0 and c >= 0}
-
-
-def _count(pairs: Pairs, calls: int) -> tuple[int, ...]:
-    return _per_call(np.array([n for n, _ in pairs], np.int64), calls)
 
 
 def _per_call(in_call: Ns, calls: int) -> tuple[int, ...]:
