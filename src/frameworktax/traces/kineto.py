@@ -21,7 +21,7 @@ import gzip
 import math
 import re
 import zlib
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,21 +46,9 @@ from frameworktax.traces.events import (
 )
 from frameworktax.traces.intervals import Mask, Ns
 
-Integers = NDArray[np.signedinteger[Any]]
 LATEST_US, LONGEST_NS = 2**61 // 1000, 2**53
 """Wide enough for every clock, and narrow enough that sums and differences of ns fit 64 bits. An
 event of 104 days is none."""
-DTYPES: dict[str, type[np.signedinteger[Any]]] = {
-    "name": np.int32,
-    "category": np.int8,
-    "start_ns": np.int64,
-    "end_ns": np.int64,
-    "thread": np.int32,
-    "device": np.int32,
-    "stream": np.int64,
-    "correlation": np.int64,
-}
-"""Of the columns of ``Events``."""
 BLOCK_BYTES = 4 << 20
 """Read at a time."""
 SLICE_BYTES = 1 << 16
@@ -165,7 +153,11 @@ def read(path: Path, *, own: bool = False) -> Trace:
     malformed = events.malformed
     if own and (file.cut or malformed):
         raise TraceError(f"{path}: {file.cut or f'{malformed} of its events cannot be read'}")
-    if not own and not any(map(len, events.parts["start_ns"])):
+    joined = {  # forgotten one by one as they are joined
+        column: np.concatenate(events.parts.pop(column, []) or [np.empty(0, np.int64)])
+        for column in Events.__slots__[1:]
+    }
+    if not own and not len(joined["name"]):
         why = f"; {file.cut}" if file.cut else ""
         unusable = events.invalid + malformed
         bad = f", {unusable} of them unusable" if unusable else ""
@@ -173,10 +165,6 @@ def read(path: Path, *, own: bool = False) -> Trace:
             f"{path}: none of its {events.records} events is one of a profiler's{bad}{why}; "
             f"{ACCEPTED}"
         )
-    joined = {  # forgotten one by one as they are joined
-        column: np.concatenate(events.parts.pop(column) or [np.empty(0, dtype)])
-        for column, dtype in DTYPES.items()
-    }
     if not own and (first := joined["start_ns"].min()) < 0:  # a tool moved the times
         joined["start_ns"] -= first
         joined["end_ns"] -= first
@@ -192,7 +180,9 @@ def read(path: Path, *, own: bool = False) -> Trace:
         )
     return Trace(
         events=found,
-        resolution_ns=events.resolution_ns,
+        resolution_ns=next(
+            ns for ns in (1000, 100, 10, 1) if not (found.start_ns % ns | found.end_ns % ns).any()
+        ),
         invalid=events.invalid,
         records=events.records,
         malformed=malformed,
@@ -275,7 +265,6 @@ class _Events:
         threads: (pid, tid) → likewise.
         parts: of each column.
         invalid: events whose times cannot be.
-        resolution_ns: the finest step that times show.
         malformed: events that cannot be read.
         unread: how many events of each category of ``UNREAD`` there are.
     """
@@ -284,9 +273,8 @@ class _Events:
     records: int = 0
     names: dict[str, int] = field(default_factory=dict)
     threads: dict[Any, int] = field(default_factory=dict)
-    parts: dict[str, list[Integers]] = field(default_factory=lambda: {c: [] for c in DTYPES})
+    parts: defaultdict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     invalid: int = 0
-    resolution_ns: int = 1000
     malformed: int = 0
     unread: Counter[str] = field(default_factory=Counter)
 
@@ -358,26 +346,21 @@ class _Events:
                 if (shape := _shape(events[i].args)) is not None:
                     self.shapes[int(start[i]), int(device[i]), int(stream[i])] = shape
         names, threads = self.names, self.threads
-        columns = {
-            "name": [names.setdefault(e.name, len(names)) for e in events],
+        thread = [threads.setdefault((e.pid, e.tid), len(threads)) for e in events]
+        columns: dict[str, NDArray[Any]] = {
+            "name": np.array([names.setdefault(e.name, len(names)) for e in events], np.int32),
             "category": code,
             "start_ns": start,
             "end_ns": start + duration,
-            "thread": [threads.setdefault((e.pid, e.tid), len(threads)) for e in events],
-            "device": device,
+            "thread": np.array(thread, np.int32),
+            "device": device.astype(np.int32),
             "stream": stream,
             "correlation": correlation,
         }
         keep = good & (duration >= 0) & (duration < LONGEST_NS)
         self.invalid += int((~keep).sum())
-        whole = bool(keep.all())
-        for column, dtype in DTYPES.items():
-            values = np.asarray(columns[column], dtype)
-            self.parts[column].append(values if whole else values[keep])
-        while self.resolution_ns > 1 and any(
-            (self.parts[c][-1] % self.resolution_ns).any() for c in ("start_ns", "end_ns")
-        ):
-            self.resolution_ns //= 10
+        for column, values in columns.items():
+            self.parts[column].append(values[keep])
 
 
 def index(value: Any) -> int:
