@@ -17,6 +17,7 @@ import platform
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from mmap import mmap
@@ -265,34 +266,29 @@ def read_rule(data: mmap | bytes, at: int, distance: int) -> Rule | None:
         at: where the function's entry (FDE) is.
         distance: of the instruction from the function's start, bytes.
     """
-    try:
-        return _read_rule(data, at, distance)
-    except (_UnreadableError, struct.error, IndexError, KeyError):
-        return None
-
-
-def _read_rule(data: mmap | bytes, at: int, distance: int) -> Rule | None:
-    entry = _Reader(data, at)
-    end = entry.number("<I") + at + 4
-    common = _Reader(data, at + 4 - entry.number("<I"))
-    common_end = common.number("<I") + common.at
-    common.at += 5  # id, version
-    augmentation = bytes(data[common.at : data.find(b"\0", common.at)])
-    common.at += len(augmentation) + 1
-    code_unit, data_unit = common.leb(), common.leb(signed=True)
-    common.leb()  # the return address's register
-    if augmentation[:1] != b"z":
-        raise _UnreadableError
-    size = common.leb()
-    common.at += size
-    entry.at += 8  # start and size
-    size = entry.leb()
-    entry.at += size
-    program = _Program(code_unit, data_unit)
-    program.run(common, common_end, distance)
-    program.initial = dict(program.saved)
-    program.run(entry, end, distance)
-    return Rule(program.base, program.is_read, program.saved)
+    with suppress(_UnreadableError, struct.error, IndexError, KeyError):
+        entry = _Reader(data, at)
+        end = entry.number("<I") + at + 4
+        common = _Reader(data, at + 4 - entry.number("<I"))
+        common_end = common.number("<I") + common.at
+        common.at += 5  # id, version
+        augmentation = bytes(data[common.at : data.find(b"\0", common.at)])
+        common.at += len(augmentation) + 1
+        code_unit, data_unit = common.leb(), common.leb(signed=True)
+        common.leb()  # the return address's register
+        if augmentation[:1] != b"z":
+            return None
+        size = common.leb()
+        common.at += size
+        entry.at += 8  # start and size
+        size = entry.leb()
+        entry.at += size
+        program = _Program(code_unit, data_unit)
+        program.run(common, common_end, distance)
+        program.initial = dict(program.saved)
+        program.run(entry, end, distance)
+        return Rule(program.base, program.is_read, program.saved)
+    return None
 
 
 class _Program:

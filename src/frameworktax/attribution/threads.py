@@ -377,31 +377,29 @@ class TreeSamples:
     def take(self, data: bytes) -> None:
         """Add the records of a ring."""
         for kind, misc, at, size in perf.records(data):
-            self._record(kind, misc, data[at + 8 : at + size])
-
-    def _record(self, kind: int, misc: int, body: bytes) -> None:
-        (time_ns,) = struct.unpack_from("<Q", body, len(body) - 8)  # each record ends in it
-        if kind == perf.SAMPLE:
-            # Signed: a thread that is just ending has no number any more, and -1 is in its place.
-            address, pid, tid = struct.unpack_from("<Qii", body)
-            self.pid.append(pid)
-            self.tid.append(tid)
-            self.address.append(0 if misc & perf.MODE_MASK == perf.MODE_KERNEL else address)
-            self.time_ns.append(time_ns)
-        elif kind == _MAPPED:
-            pid, _, start, length, offset = struct.unpack_from("<IIQQQ", body)
-            path = body[64:-16].rstrip(b"\0").decode("utf-8", "replace")
-            self.events.append((time_ns, pid, (start, length, offset, path)))
-        elif kind == _FORK:
-            pid, parent = struct.unpack_from("<II", body)
-            if pid != parent:  # else a thread
-                self.parents[pid] = parent
-                self.events.append((time_ns, pid, parent))
-        elif kind == _NAMED:
-            pid, tid = struct.unpack_from("<II", body)
-            self.names[tid] = body[8:-16].rstrip(b"\0").decode("utf-8", "replace")
-            if misc & _IS_EXEC:
-                self.events.append((time_ns, pid, None))
+            body = data[at + 8 : at + size]
+            (time_ns,) = struct.unpack_from("<Q", body, len(body) - 8)  # each record ends in it
+            if kind == perf.SAMPLE:
+                # Signed: a thread that is just ending has -1 in place of its number.
+                address, pid, tid = struct.unpack_from("<Qii", body)
+                self.pid.append(pid)
+                self.tid.append(tid)
+                self.address.append(0 if misc & perf.MODE_MASK == perf.MODE_KERNEL else address)
+                self.time_ns.append(time_ns)
+            elif kind == _MAPPED:
+                pid, _, start, length, offset = struct.unpack_from("<IIQQQ", body)
+                path = body[64:-16].rstrip(b"\0").decode("utf-8", "replace")
+                self.events.append((time_ns, pid, (start, length, offset, path)))
+            elif kind == _FORK:
+                pid, parent = struct.unpack_from("<II", body)
+                if pid != parent:  # else a thread
+                    self.parents[pid] = parent
+                    self.events.append((time_ns, pid, parent))
+            elif kind == _NAMED:
+                pid, tid = struct.unpack_from("<II", body)
+                self.names[tid] = body[8:-16].rstrip(b"\0").decode("utf-8", "replace")
+                if misc & _IS_EXEC:
+                    self.events.append((time_ns, pid, None))
 
     def maps(self) -> dict[int, str]:
         """Return process → its executable mappings as the text of ``/proc/PID/maps``.

@@ -195,8 +195,7 @@ def read(path: Path, *, own: bool = False) -> Trace:
 
 def _collide(events: Events, threads: Sequence[tuple[Any, Any]]) -> bool:
     """Return whether calls of two processes have the correlation of one record of a device."""
-    numbers: dict[Any, int] = {}
-    process = np.array([numbers.setdefault(pid, len(numbers)) for pid, _ in threads], np.int64)
+    process = np.unique([str(pid) for pid, _ in threads], return_inverse=True)[1]
     calls, work = events.of(*HOST_CALLS), events.of(*DEVICE)
     calls = calls.where((calls.correlation > 0) & np.isin(calls.correlation, work.correlation))
     both = np.unique(np.stack((calls.correlation, process[calls.thread])), axis=1)
