@@ -42,11 +42,11 @@ class FakeEvent:
         """Return whether the device has reached the event."""
         return self.done_ns is not None and self.device.clock.now_ns >= self.done_ns
 
-    def since_ns(self, earlier: FakeEvent) -> int:
-        """Return the device time between two events."""
-        if self.done_ns is None or earlier.done_ns is None:
+    def elapsed_time(self, later: FakeEvent) -> float:
+        """Return the device time until a later event, ms."""
+        if self.done_ns is None or later.done_ns is None:
             raise RuntimeError("the event was never recorded")
-        return self.done_ns - earlier.done_ns
+        return (later.done_ns - self.done_ns) / 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,10 +314,14 @@ def _once(warm: Warm, cycles: int) -> _Once:
     begin = warm.clock.wall_ns()
     warm.call()
     end.record()
-    covered = not start.query()
+    covered = not start.query()  # the device has not reached it
     host_ns = warm.clock.wall_ns() - begin
     device.synchronize()
-    return _Once(covered, end.since_ns(start), start.since_ns(before), host_ns)
+    spin_ns, span_ns = (  # of ms, which the driver counts in steps of 0.5 µs
+        round(earlier.elapsed_time(later) * 1e6)
+        for earlier, later in ((before, start), (start, end))
+    )
+    return _Once(covered, span_ns, spin_ns, host_ns)
 
 
 def _nothing() -> None:

@@ -379,8 +379,7 @@ def _fullness(
 
 def _place(times: Ns, borders: Ns) -> Ns:
     """Return which stretch between two borders each time falls in; -1 before or after all."""
-    place = np.searchsorted(borders, times, side="right") - 1
-    return np.asarray(np.where(place < len(borders) - 1, place, -1), dtype=np.int64)
+    return intervals.owners(borders[:-1], borders[1:], times)
 
 
 def _per_call(in_call: Ns, calls: int) -> tuple[int, ...]:
@@ -412,11 +411,6 @@ class Limits(NamedTuple):
     shared_bytes: int
     capability: tuple[int, int]
 
-    @property
-    def blocks(self) -> int:
-        """Blocks of a multiprocessor at most."""
-        return BLOCKS.get(self.capability, 32)
-
 
 class Launch(NamedTuple):
     """How one kernel was launched; ``registers`` are those of a thread."""
@@ -444,7 +438,7 @@ def limits_of(properties: Mapping[str, Any]) -> Limits | None:
 def blocks_at_once(launch: Launch, limits: Limits) -> int:
     """Return how many blocks of a kernel a multiprocessor holds at once; 0 if not even one."""
     warps = -(-launch.threads // WARP)
-    found = [limits.blocks, limits.threads // WARP // warps]
+    found = [BLOCKS.get(limits.capability, 32), limits.threads // WARP // warps]
     if launch.registers:
         each = _up(launch.registers * WARP, REGISTERS_AT_ONCE)
         found.append(SIDES * (limits.registers // SIDES // each) // warps)

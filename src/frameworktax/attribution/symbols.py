@@ -357,8 +357,6 @@ class LibcNames:
             return
         libc = ctypes.CDLL(None)
         for name in _CHOSEN_AT_LOAD:
-            if not hasattr(libc, name):
-                continue
             target = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0
             start = table.function(target - load_bias)
             if start is not None:

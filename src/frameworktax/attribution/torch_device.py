@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from frameworktax.traces.events import Trace
 
@@ -16,27 +17,6 @@ MARKER = "nextafter"
 """In the marker kernel's name, in every torch from 1.7 on: ``nextafter_kernel_cuda`` in the name
 of its lambda, ``NextafterFunctor`` later (aten/src/ATen/native/cuda/StepKernel.cu). No model takes
 the next representable number."""
-
-
-class TorchEvent:
-    """A timing event on torch's current stream."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._event = torch.cuda.Event(enable_timing=True)
-
-    def record(self) -> None:
-        """Enqueue the event."""
-        self._event.record()
-
-    def query(self) -> bool:
-        """Return whether the device has reached it."""
-        return bool(self._event.query())
-
-    def since_ns(self, earlier: TorchEvent) -> int:
-        """Return the device time from an earlier event, both complete; the driver counts 0.5 µs."""
-        return round(float(earlier._event.elapsed_time(self._event)) * 1e6)
 
 
 class TorchDevice:
@@ -59,9 +39,9 @@ class TorchDevice:
         self.marker()  # load the kernel now, not between two calls
         self.synchronize()
 
-    def event(self) -> TorchEvent:
-        """Return a new event on the current stream."""
-        return TorchEvent()
+    def event(self) -> Any:
+        """Return a new ``torch.cuda.Event`` that takes the time."""
+        return self._torch.cuda.Event(enable_timing=True)
 
     def spin(self, cycles: int) -> None:
         """Enqueue a kernel that runs for so many cycles of the device's clock."""

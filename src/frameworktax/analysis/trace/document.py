@@ -321,8 +321,8 @@ def _regime(
 
 
 def _without(share: Estimate, wall: int, part: float) -> Estimate:
-    """Return a share of the wall as it is without a part of the wall; a whole one leaves 1 ns."""
-    return scaled(share, wall / (wall - part) if part < wall else float(wall))
+    """Return a share of the wall as it is without a part of the wall, which is not all of it."""
+    return scaled(share, wall / (wall - part))
 
 
 def _missing(timeline: Timeline) -> str:
