@@ -1,7 +1,9 @@
 """The bill of a trace: known answers, and that it always adds up."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -234,6 +236,100 @@ def test_whatever_was_recorded_no_nanosecond_is_lost_or_counted_twice(found):
         busy[s:e] = True
     for n, (s, e) in enumerate(zip(line.windows.begin_ns, line.windows.end_ns, strict=True)):
         assert bill.table[n, :3].sum() == busy[s:e].sum()
+
+
+KINDS = {
+    "op": ("cpu_op", "aten::mm", "framework"),
+    "frame": ("python_function", "a.py(1): f", "python"),
+    "module": ("python_function", "nn.Module: L_0", "python"),
+    "note": ("user_annotation", "a block", None),
+    "loader": ("user_annotation", "enumerate(DataLoader)#x", "data_loading"),
+    "launch": ("cuda_runtime", "cudaLaunchKernel", "launch"),
+    "wait": ("cuda_runtime", "cudaStreamSynchronize", "wait"),
+    "malloc": ("cuda_runtime", "cudaMalloc", "startup"),
+}
+WORK = {"kernel": ("kernel", "k"), "communication": ("kernel", NCCL), "copies": ("gpu_memcpy", "m")}
+
+
+def anything(random):
+    """Return steps, calls (begin, end, thread, kind, depth), work (begin, end, line, call)."""
+    steps, calls, work, at = [], [], [], random.randint(0, 5)
+    for _ in range(random.randint(1, 3)):
+        steps.append((at, at + random.randint(20, 80)))
+        at = steps[-1][1] + random.randint(0, 6)
+
+    def fill(low, high, thread, depth):
+        while low < high - 1 and random.random() < 0.8:
+            begin = random.randint(low, high - 2)
+            low = random.randint(begin + 1, high - 1)
+            kinds = [*KINDS] if depth < 4 else ["launch", "wait", "malloc"]
+            calls.append((begin, low, thread, random.choice(kinds), depth))
+            if calls[-1][3] not in ("launch", "wait", "malloc"):
+                fill(begin + 1, low, thread, depth + 1)
+
+    for thread in (100, 200):
+        fill(0, at, thread, 0)
+    free, begins = {}, set()
+    for call in sorted(c for c in calls if c[3] == "launch"):
+        device, stream = place = random.choice([(0, 7), (0, 8), (1, 7)])
+        begin = max(call[0] + random.randint(0, 6), free.get(place, 0))
+        while begin in begins:
+            begin += 1
+        begins.add(begin)
+        free[place] = begin + random.randint(0, 15)
+        work.append((begin, free[place], random.choice([*WORK]), call, device, stream))
+    return steps, calls, work
+
+
+def doing(calls, thread, t):
+    """Return the line of the bill that a thread's time is on."""
+    around = sorted((c for c in calls if c[2] == thread and c[0] <= t < c[1]), key=lambda c: c[4])
+    kinds = [kind for *_, kind, _ in around if kind != "note"]
+    if not kinds:
+        return "remainder"
+    if kinds[-1] == "wait":
+        return "wait"
+    first = next((kind for kind in ("malloc", "loader") if kind in kinds), kinds[-1])
+    return KINDS[first][2]
+
+
+def line_at(t, calls, work, until):
+    """Return what a nanosecond is on by the head of the module; None where the host decides."""
+    running = [line for begin, end, line, *_ in work if begin <= t < end]
+    if running:
+        return next(line for line in WORK if line in running)
+    if t < until:
+        return "unknown"
+    return "device_gap" if any(w[3][1] <= t < w[0] for w in work) else None
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_bill_is_that_of_a_loop_over_nanoseconds(tmp_path, seed):
+    steps, calls, work = anything(Random(seed))
+    line, bill = billed(
+        tmp_path,
+        *(cases.event("user_annotation", f"ProfilerStep#{i}", *s) for i, s in enumerate(steps)),
+        *(
+            cases.event(*KINDS[kind][:2], begin, end, tid=thread, correlation=n + 1)
+            for n, (begin, end, thread, kind, _) in enumerate(calls)
+        ),
+        *(
+            cases.kernel(begin, end, calls.index(call) + 1, device=device, stream=stream,
+                         cat=WORK[what][0], name=WORK[what][1])
+            for begin, end, what, call, device, stream in work
+        ),
+    )  # fmt: skip
+    if not work:
+        return
+    until = line.backlog_until_ns or 0
+    for row, (begin, end) in zip(bill.table, steps, strict=True):
+        found = [line_at(t, calls, work, until) for t in range(begin, end)]
+        for i in [i for i, what in enumerate(found) if what is None]:
+            idle_until = next((j for j in range(i, len(found)) if found[j]), len(found)) + begin
+            later = [w for w in work if idle_until <= w[0] < end]
+            thread = min(later)[3][2] if later else cases.HOST
+            found[i] = (doing(calls, thread, begin + i),)
+        assert lines(row) == Counter(w[0] if isinstance(w, tuple) else w for w in found)
 
 
 def test_a_thread_that_only_passed_by_explains_nothing(tmp_path):
