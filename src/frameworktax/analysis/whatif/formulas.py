@@ -434,18 +434,30 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
     )
 
 
+def _known(m: Measurement) -> Formulas:
+    return ON_CPU if device_of(m.platform) == "cpu" else ON_DEVICE
+
+
+def answer(case: Case) -> Answer:
+    """Answer one change from one point.
+
+    Raises:
+        Refused: no formula can.
+    """
+    known, given = _known(case.m), case.asked.given()
+    return next(known[name][1] for name in known if name in given)(case)
+
+
 def _predicted(case: Case) -> Prediction:
     m, asked = case.m, case.asked
-    known = ON_CPU if device_of(m.platform) == "cpu" else ON_DEVICE
     made = Prediction(
         change=asked.words(),
         subject=point_name(m.point),
         formula="",
-        scales=scales(asked, known),
+        scales=scales(asked, _known(m)),
     )
-    predicted = next(known[name][1] for name in known if name in asked.given())
     try:
-        return _prediction(made, _measured(case) or predicted(case), m.latency_ns)
+        return _prediction(made, _measured(case) or answer(case), m.latency_ns)
     except Refused as refused:
         return replace(made, formula=refused.formula, reason=refused.reason)
 
