@@ -261,7 +261,7 @@ def test_a_session_leaves_the_cache_within_its_limit(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_removed_before_it_is_held_is_made_again(tmp_path, monkeypatch):
-    locked, folder, calls = cache._locked, tmp_path / "run", []
+    locked, folder, calls = cache.locked, tmp_path / "run", []
 
     def removed_first(path, how):
         calls.append(path)
@@ -269,7 +269,7 @@ def test_a_folder_that_is_removed_before_it_is_held_is_made_again(tmp_path, monk
             path.rmdir()
         return locked(path, how)
 
-    monkeypatch.setattr(cache, "_locked", removed_first)
+    monkeypatch.setattr(cache, "locked", removed_first)
     with holding(folder):
         assert folder.is_dir()
     assert len(calls) == 2
