@@ -383,9 +383,8 @@ def _no_bill(records: PointRecords) -> Note:
         return Note("floor", "does nothing: its latency is the harness's own cost per call")
     on_cpu = device_of(records.point.platform) == "cpu"
     if on_cpu and any(a.samples for a in _whole(records)):
-        return Note(
-            "too-few-samples", "too few samples of where time goes: no breakdown, no regime"
-        )
+        text = "too few samples for a breakdown or a regime; give it more --time-budget"
+        return Note("too-few-samples", text)
     return Note("no-kernel-time", "kernel time was not measured: no breakdown and no regime")
 
 
