@@ -17,7 +17,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.estimates import share_interval
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.host import cache
-from frameworktax.records import Block, Estimate, LeftOut, Note, Run
+from frameworktax.records import Block, Estimate, Layer, LeftOut, Note, Run
 from frameworktax.store.read import point_key
 
 OLD = build(made.session())
@@ -130,6 +130,22 @@ def test_a_changed_program_on_a_host_that_drifts_is_found():
     found = compare(OLD, after(host=1.04, factors={"eager": 1.15}), gate=0.05)
     assert by_runtime(found)["eager"].ratio.value == pytest.approx(1.15, rel=2e-3)
     assert by_runtime(found)["eager"].gate == "regressed"
+
+
+@pytest.mark.parametrize(("host", "factor", "listed"), [(1.04, 1.04, False), (1.0, 1.5, True)])
+def test_a_host_that_drifts_changes_the_tax_of_no_place(host, factor, listed):
+    """All layers take 4 % more, and each is known to 0.1 %."""
+
+    def with_layer(run, ns):
+        time = Estimate(value=ns, low=0.999 * ns, high=1.001 * ns, n=3)
+        about = {"path": "encoder", "class_": "Encoder", "file": None, "line": None, "calls": 1.0}
+        one = Layer(**about, time_ns=time, bill_ns={"python": ns})
+        return replace(run, measurements=[replace(m, layers=(one,)) for m in run.measurements])
+
+    found = compare(with_layer(OLD, 1e6), with_layer(after(host=host), factor * 1e6))
+    assert [bool(change.moved) for change in found.points] == [listed] * 3
+    paired = compare(with_layer(OLD, 1e6), with_layer(OLD, 1.04e6))  # of one session
+    assert all(change.moved for change in paired.points)
 
 
 def test_noise_wider_than_the_gate_cannot_be_told():

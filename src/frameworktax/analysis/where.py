@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from frameworktax.analysis.estimates import difference
+from frameworktax.analysis.estimates import propagate
 from frameworktax.errors import UsageError, counted, nearest
 from frameworktax.records import Estimate, Layer, Operator, SourceLine
 from frameworktax.stats import (
     CONFIDENCE,
+    NORMAL_95,
     ONE_PROCESS,
     at_confidence,
     relative_half_width,
@@ -245,12 +246,20 @@ class Moved:
     change: Estimate
 
 
-def moved(before: Sequence[Layer], after: Sequence[Layer], points: int = 1) -> list[Moved]:
+def moved(
+    before: Sequence[Layer], after: Sequence[Layer], points: int = 1, apart: float = 0.0
+) -> list[Moved]:
     """Return where the tax changed, the largest change first, at most ``MOST``.
 
     Modules of one class whose paths differ in numbers alone are put together; one side may lack
     some. None where a side has no layers. Noise alone makes any change of as many ``points`` in
     5 % of comparisons at most (Bonferroni); the interval of a change is its own.
+
+    Args:
+        before: layers of one side, by themselves.
+        after: of the other.
+        points: that are compared together.
+        apart: the standard deviation by which the sides differ as wholes, a share.
     """
     if not (before and after):
         return []
@@ -262,8 +271,11 @@ def moved(before: Sequence[Layer], after: Sequence[Layer], points: int = 1) -> l
     found = []
     for (class_, *_), (old, new) in shapes.items():
         a, b = _estimate(old, _shared(before)), _estimate(new, _shared(after))
+        whole = NORMAL_95 * apart * max(abs(a.value), abs(b.value))
+        common = Estimate(value=0.0, low=-whole, high=whole)
+        change = propagate(lambda b, a, whole: b - a + whole, METHOD, b, a, common)
         # a side that lacks the place is an exact zero, and takes no degrees of freedom away
-        change = replace(difference(b, a, METHOD), n=min(one.n for one in (a, b) if one.n))
+        change = replace(change, n=min(one.n for one in (a, b) if one.n))
         wide = at_confidence(change, confidence)
         if not wide.low <= 0 <= wide.high:
             name = _name(new or old) or class_

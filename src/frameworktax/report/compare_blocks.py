@@ -76,7 +76,7 @@ def places(comparison: Comparison) -> list[Table]:
                 ),
             },
             hint="listed with an error of 5 % over all places and points; intervals are each "
-            "place's own within each result: how sessions differ is not in them",
+            "place's own",
         )
         for change in comparison.points
         if change.moved

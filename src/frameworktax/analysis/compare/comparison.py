@@ -89,7 +89,8 @@ class Change:
             out, and ``ratio`` is as measured.
         method: how the ratio was got.
         counts: launches, operators, FLOPs and parameters that changed: (before, after).
-        moved: where in the model the tax changed, if both sides have layers.
+        moved: where in the model the tax changed, if both sides have layers; intervals hold what
+            sessions differ by.
     """
 
     workload: Workload
@@ -359,10 +360,11 @@ def _timed(
             after=getattr(b, f"{metric}_ns"),
             gate=None if gate is None else "undecided",
             counts={n: c for n, c in counts.items() if None not in c and c[0] != c[1]} or None,
-            moved=tuple(moved(a.layers, b.layers, len(pairs))),
         )
         if i in shared:
-            change = replace(change, p_value=values[i], p_adjusted=adjusted[i])
+            apart = math.sqrt(sum(variance for variance, _ in shared[i].parts))
+            places = tuple(moved(a.layers, b.layers, len(pairs), apart))
+            change = replace(change, p_value=values[i], p_adjusted=adjusted[i], moved=places)
             change = _judged(change, shared[i], gate, len(values), b)
         else:
             why = unusable(a, b) or f"{metric} has no interval on both sides"
