@@ -411,6 +411,21 @@ def test_a_curve_of_two_kinds_of_machines_has_no_free_batch(change, is_one_kind)
     assert [slope is not None for slope in curve.elasticity] == [is_one_kind] * 2
 
 
+@pytest.mark.parametrize(
+    ("later", "is_known"), [(data.SESSION, True), ("20261121T100000-b", False)]
+)
+def test_a_batch_of_another_session_is_free_or_not_as_far_as_sessions_are_alike(later, is_known):
+    """13 % of latency, known to 0.2 % in each session, may be the host's."""
+    records = [data.session(name) for name in dict.fromkeys((data.SESSION, later))]
+    for session, batch, ns in ((data.SESSION, 1, 1e6), (later, 2, 1.13e6)):
+        at = data.point("eager", batch)
+        records.append(Subject(session=session, point=at, paradigm="eager"))
+        records += data.blocks(at, ns, session=session, processes=(0.999, 1.0, 1.001))
+    (curve,) = build(records).curves
+    assert curve.free_is_lower_bound is not is_known
+    assert curve.free_batch.low == 1
+
+
 def test_the_tools_own_tax_is_over_all_sessions_and_shown_with_everything():
     records = data.sample_records()
     assert build(records).own_tax is None

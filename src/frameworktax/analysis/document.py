@@ -14,7 +14,8 @@ from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
 from frameworktax.analysis import grouping as points
 from frameworktax.analysis import regime
-from frameworktax.analysis.curves import Blocks, free_batch_interval, free_batch_of
+from frameworktax.analysis.compare import contrasts
+from frameworktax.analysis.curves import free_batch_of, ratio_to_first
 from frameworktax.analysis.estimates import one_minus, quotient
 from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, ratios, status_of
 from frameworktax.analysis.places import layers, source_lines
@@ -457,6 +458,14 @@ def _machine(environment: Environment) -> tuple[object, ...]:
     return environment.cpu, environment.cores, *(gpu.get("name") for gpu in environment.gpus)
 
 
+def _unpaired(m: StoredMeasurement, first: StoredMeasurement) -> Estimate | None:
+    """Return the ratio of latencies that share fewer than two rounds, as those of two sessions."""
+    if m.session == first.session:
+        return ratio_to_first(contrasts.blocks(m), contrasts.blocks(first))
+    found = contrasts.contrast([first], m, "latency", True, contrasts.ELSEWHERE)
+    return None if found is None else contrasts.ratio(found)
+
+
 def _curve(
     row: Sequence[StoredMeasurement],
     to_first: Sequence[Estimate | None],
@@ -473,13 +482,11 @@ def _curve(
     slopes: Sequence[float | None] = [None] * len(row)
     is_one_machine = len({machines.get(m.session or "") for m in row}) == 1
     free, bound = None, False
-    paired = [ratio for ratio in to_first if ratio is not None]
-    if is_one_machine and batches[0] == 1 and 0 < len(paired) == len(to_first):
-        free, bound = free_batch_of(batches, paired)
-    elif is_one_machine and batches[0] == 1:
-        # a process of another session is another one
-        blocks: list[Blocks] = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
-        free, bound = free_batch_interval(batches, blocks)
+    if is_one_machine and batches[0] == 1:
+        each = zip(to_first, row[1:], strict=True)
+        known = [r for paired, m in each if (r := paired or _unpaired(m, first)) is not None]
+        if 0 < len(known) == len(to_first):
+            free, bound = free_batch_of(batches, known)
     if is_one_machine:
         slopes = regime.elasticities(batches, [m.latency_ns.value for m in row if m.latency_ns])
     for m, slope in zip(row, slopes, strict=True):

@@ -25,6 +25,7 @@ from importlib import resources
 from typing import Any
 
 from frameworktax.analysis.bill import TWIN, WAITS
+from frameworktax.analysis.compare import contrasts
 from frameworktax.analysis.estimates import (
     inverse,
     paired_ratio,
@@ -473,7 +474,11 @@ def _measured(case: Case) -> Answer | None:
     found = next((o for o in others if o.workload.batch == m.workload.batch), None)
     if found is None or found.latency_ns is None:
         return None
-    return Answer(MEASURED, found.latency_ns, paired_ratio(m, found))
+    gain = paired_ratio(m, found)
+    if gain is None:
+        apart = contrasts.contrast([m], found, "latency", True, contrasts.ELSEWHERE)
+        gain = None if apart is None else inverse(contrasts.ratio(apart))
+    return Answer(MEASURED, found.latency_ns, gain)
 
 
 def _prediction(made: Prediction, answer: Answer, before: Estimate | None) -> Prediction:
