@@ -205,8 +205,11 @@ def ratio_interval(
     return Estimate(value=value, low=low, high=high, method=method, n=found.n)
 
 
-def simultaneous(ratios: Sequence[Estimate]) -> list[Estimate]:
+def simultaneous(ratios: Sequence[Estimate], among: int = 1) -> list[Estimate]:
     """Return intervals of several ratios that all hold together, in the same order.
+
+    They are all there are, or were chosen by what they are ``among`` more: those to the best of
+    several are among the pairs of all.
 
     Each is taken at 1 − (1 − confidence) / number (Bonferroni), so that the best of 20 runtimes is
     not named for its luck. With the two degrees of freedom of three processes such intervals would
@@ -227,7 +230,7 @@ def simultaneous(ratios: Sequence[Estimate]) -> list[Estimate]:
     quantile = partial(t_quantile, degrees=max(*degrees, sum(degrees) / 2))
 
     def wider(ratio: Estimate, variance: float) -> Estimate:
-        confidence = 1 - (1 - ratio.confidence) / len(known)
+        confidence = 1 - (1 - ratio.confidence) / max(among, len(known))
         half = quantile(confidence) * math.sqrt(max(variance, pooled) / ratio.n)
         return ratio.at(ratio.value, ratio.value * math.exp(-half), ratio.value * math.exp(half))
 

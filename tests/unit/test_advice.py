@@ -321,6 +321,27 @@ def test_the_best_of_many_is_not_named_for_its_luck(spreads):
     assert together / 1000 < 0.05, "2.5 % are wanted on this side"
 
 
+def test_none_of_many_equal_runtimes_is_said_to_be_slower_than_the_best():
+    """The best and the worst of ten are further apart than nine pairs drawn by themselves."""
+    rng, missed, draws = np.random.default_rng(5), 0, 300
+    equal = Parity(
+        session="s", point="p", reference="eager", max_abs_difference=0.0,
+        max_relative_difference=0.0, tolerance=1e-3, within_tolerance=True,
+    )  # fmt: skip
+    for _ in range(draws):
+        eager, *others = 1e6 * np.exp(rng.normal(0, 0.02, (11, 12)))
+        family = []
+        for i, own in enumerate(0.7 * ns for ns in others):
+            blocks, below = ({(p, 0): ns for p, ns in enumerate(side)} for side in (own, eager))
+            ratio = ratio_interval(blocks, below)
+            timed = tuple((p, 0, ns) for p, ns in enumerate(own))
+            made = {"ratio_to_eager": ratio, "parity": equal, "session": "s", "blocks_ns": timed}
+            family.append(made_point(f"r{i}", **made))
+        (one,) = recommend(family)
+        missed += len(one.runtimes) < 10
+    assert missed / draws <= 0.05
+
+
 def test_intervals_that_hold_together_pool_the_spread_between_processes():
     def ratio(*logs):
         sides = ({(p, 0): math.exp(x) for p, x in enumerate(logs)}, {(p, 0): 1.0 for p in range(3)})

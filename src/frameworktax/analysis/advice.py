@@ -157,7 +157,8 @@ def _recommend_at(batch: int, compared: Sequence[Measurement]) -> Recommendation
         return Recommendation((batch,), (), None)
     best = faster[0]
     pairs = {m.runtime: r for m in faster[1:] if (r := paired_ratio(best, m)) is not None}
-    together = zip(pairs, simultaneous(list(pairs.values())), strict=True)
+    every = math.comb(len(faster), 2)  # any two could have been the best and the worst
+    together = zip(pairs, simultaneous(list(pairs.values()), every), strict=True)
     slower = {name for name, ratio in together if ratio.high < 1}
     runtimes = tuple(m.runtime for m in faster if m.runtime not in slower)
     gain = gains[best.runtime].at(
