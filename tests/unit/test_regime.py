@@ -9,7 +9,7 @@ def share(low, value, high):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "is_lower", "expected"),
+    ("low", "high", "of_twin", "expected"),
     [
         (0.51, 0.60, False, "framework-bound"),
         (0.50, 0.60, False, "mixed"),  # the low end has to be over one half
@@ -18,16 +18,17 @@ def share(low, value, high):
         (0.10, 0.15, False, "mixed"),
         (-0.02, 0.05, False, "compute-bound"),
         (0.10, 0.60, False, "mixed"),
-        (0.55, 0.6, True, "framework-bound"),
+        (0.81, 0.9, True, "framework-bound"),
+        (0.76, 0.78, True, "mixed"),  # the twin has kernels of its own
         (0.10, 0.12, True, "mixed"),  # the tax among real kernels may be five times the twin's
         (0.02, 0.029, True, "compute-bound"),
         (0.02, 0.031, True, "mixed"),
         (0.02, 0.038, True, "mixed"),
     ],
 )
-def test_cpu_regime_uses_the_ends_of_the_interval(low, high, is_lower, expected):
+def test_cpu_regime_uses_the_ends_of_the_interval(low, high, of_twin, expected):
     found = share(low, (low + high) / 2, high)
-    assert regime.cpu_regime(found, is_lower=is_lower) == expected
+    assert regime.cpu_regime(found, of_twin=of_twin) == expected
 
 
 @pytest.mark.parametrize(

@@ -394,7 +394,7 @@ def _regime(m: StoredMeasurement) -> Regime | None:
     if bill is None or share is None:
         return None
     if bill.method != billing.DEVICE:
-        return regime.cpu_regime(share, is_lower=bill.method == billing.TWIN)
+        return regime.cpu_regime(share, of_twin=bill.method == billing.TWIN)
     found = regime.gpu_regime(one_minus(share), m.slope)
     return regime.refine(found, m.records.subject, bill.kernel, m.device)
 

@@ -22,6 +22,10 @@ LINEAR = 0.9
 """Elasticity d log L / d log n above which latency grows as the batch does (METHOD, section 5)."""
 FLAT = 0.1
 """Elasticity under which a latency curve is flat."""
+TWIN_FRAMEWORK = 0.8
+"""A twin's share of the latency above which the tax is over half of it in all points where both are
+known; up to 0.77 it was as little as 0.31 (squeezebert at an eighth of its width, batch 64), since
+the twin has kernels of its own."""
 IN_SITU_OVER_WARM = 5.0
 """The tax among real kernels is taken for at most so many of the twin's warm overheads: 4.7 is the
 most that was seen (METHOD, section 2)."""
@@ -32,15 +36,15 @@ parameters (rows of an embedding that no token asks for) are counted and never r
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
-def cpu_regime(share: Estimate, *, is_lower: bool = False) -> Regime:
+def cpu_regime(share: Estimate, *, of_twin: bool = False) -> Regime:
     """Return the regime of a CPU point from its tax share T / L.
 
-    A twin's warm overhead over the latency ``is_lower``: the tax lies between that and
-    ``IN_SITU_OVER_WARM`` times it, and what does not hold over the whole range is ``mixed``.
+    Of a twin's warm overhead over the latency the limits are further out: the tax can be less than
+    that, and ``IN_SITU_OVER_WARM`` times as much.
     """
-    if share.low > CPU_FRAMEWORK:
+    if share.low > (TWIN_FRAMEWORK if of_twin else CPU_FRAMEWORK):
         return "framework-bound"
-    if share.high * (IN_SITU_OVER_WARM if is_lower else 1) < CPU_COMPUTE:
+    if share.high * (IN_SITU_OVER_WARM if of_twin else 1) < CPU_COMPUTE:
         return "compute-bound"
     return "mixed"
 
