@@ -270,49 +270,37 @@ def run_plan(
         Interrupted: by Ctrl-C; the points that were not reached are left out in the store.
         NothingMeasuredError: no point could be measured; its results say why.
     """
-    try:
-        return _run_plan(plan, folder, resume, reporter, command, templates)
-    finally:
+    with contextlib.ExitStack() as ends:
         if plan.live is not None:  # a session that begins takes it away
-            Path(plan.live).unlink(missing_ok=True)
-
-
-def _run_plan(
-    plan: Plan,
-    folder: Path,
-    resume: bool,
-    reporter: Reporter | None,
-    command: Sequence[str],
-    templates: Templates | None,
-) -> Results:
-    earlier: list[Record] = []
-    damage: list[Note] = []
-    asked = plan.points
-    if resume and any(folder.glob("*.jsonl")):
-        earlier, damage = store.read(folder)
-        plan = replace(plan, points=_left(asked, earlier))
-    if not plan.points:
-        return _results(build(earlier, until=plan.until, asked=asked), damage, folder)
-    refuse_crowd(plan.points, forced=plan.force_threads)
-    ended: NothingMeasuredError | KeyboardInterrupt | None = None
-    with open_shard(folder, command) as writer:
-        try:
-            with host_lock(command, reporter.say if reporter else None):
-                MeasuringSession(plan, writer, reporter, templates).run()
-        except NothingMeasuredError as error:
-            ended = error
-        except KeyboardInterrupt as error:
-            ended = error
-            for point in without_end(writer.path, plan.points):
-                writer.write(LeftOut(session=writer.session, point=point, reason=INTERRUPTED))
-    records, notes = store.read(writer.path)
-    run = build(earlier + records, until=plan.until, asked=asked)
-    results = _results(run, damage + notes, folder)
-    if isinstance(ended, KeyboardInterrupt):
-        raise Interrupted(results, _left(asked, earlier + records))
-    if ended is not None and not results.any_measured:  # nor by an earlier session
-        raise NothingMeasuredError(str(ended), results) from ended
-    return results
+            ends.callback(Path(plan.live).unlink, missing_ok=True)
+        earlier: list[Record] = []
+        damage: list[Note] = []
+        asked = plan.points
+        if resume and any(folder.glob("*.jsonl")):
+            earlier, damage = store.read(folder)
+            plan = replace(plan, points=_left(asked, earlier))
+        if not plan.points:
+            return _results(build(earlier, until=plan.until, asked=asked), damage, folder)
+        refuse_crowd(plan.points, forced=plan.force_threads)
+        ended: NothingMeasuredError | KeyboardInterrupt | None = None
+        with open_shard(folder, command) as writer:
+            try:
+                with host_lock(command, reporter.say if reporter else None):
+                    MeasuringSession(plan, writer, reporter, templates).run()
+            except NothingMeasuredError as error:
+                ended = error
+            except KeyboardInterrupt as error:
+                ended = error
+                for point in without_end(writer.path, plan.points):
+                    writer.write(LeftOut(session=writer.session, point=point, reason=INTERRUPTED))
+        records, notes = store.read(writer.path)
+        run = build(earlier + records, until=plan.until, asked=asked)
+        results = _results(run, damage + notes, folder)
+        if isinstance(ended, KeyboardInterrupt):
+            raise Interrupted(results, _left(asked, earlier + records))
+        if ended is not None and not results.any_measured:  # nor by an earlier session
+            raise NothingMeasuredError(str(ended), results) from ended
+        return results
 
 
 def _left(asked: Iterable[Point], records: Iterable[Record]) -> tuple[Point, ...]:
@@ -368,6 +356,6 @@ def pick_device(device: str) -> str:
     kind, _, number = device.partition(":")
     if kind != "cuda" or (number and not number.isdecimal()):
         raise UsageError(f"no device '{device}'; choose auto, cpu or cuda:N")
-    if not host.gpu_present():
+    if not host.gpu_makers():
         raise UsageError(f"--device {device}: no GPU on this machine; choose --device cpu")
     return f"cuda:{int(number or 0)}"  # one name for a device, as points are kept by it

@@ -23,7 +23,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
@@ -33,7 +33,7 @@ from frameworktax.analysis.estimates import exactly, shifted
 from frameworktax.analysis.places import layers
 from frameworktax.analysis.where import where
 from frameworktax.attribution.buckets import itemise
-from frameworktax.attribution.sampler import Sampler
+from frameworktax.attribution.sampler import Sampler, open_sampler
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import UsageError
 from frameworktax.measure import protocol
@@ -42,7 +42,6 @@ from frameworktax.measure.inline_profiler import (
     Ended,
     InlineProfiler,
     hidden,
-    perf_event_sampler,
     returns_early,
 )
 from frameworktax.records import Estimate, Layer, Note
@@ -55,6 +54,8 @@ BATCHES = 20
 """Runs are averaged to so many means at most: neighbours in time are not independent."""
 TRIALS = 64
 """Empty runs that give the cost of profiling."""
+OWN_THREAD = partial(open_sampler, RING_NS)
+"""Returns a sampler of the calling thread; raises OSError where that is not allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,7 @@ class Block:
         name: str,
         *,
         clock: Clock = REAL,
-        sampler: Callable[[], Sampler] = perf_event_sampler,
+        sampler: Callable[[], Sampler] = OWN_THREAD,
         module: Any = None,
     ) -> None:
         self.name = name

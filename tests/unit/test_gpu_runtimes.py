@@ -42,10 +42,10 @@ libraries = importlib.import_module("frameworktax.models.libraries")
 
 @pytest.mark.parametrize("file", ["dev/nvidia3", "dev/dxg", "dev/kfd"])
 def test_a_driver_shows_by_its_files(tmp_path, file):
-    assert not host.gpu_present(tmp_path)
+    assert not host.gpu_makers(tmp_path)
     (tmp_path / file).parent.mkdir()
     (tmp_path / file).touch()
-    assert host.gpu_present(tmp_path)
+    assert host.gpu_makers(tmp_path)
 
 
 def test_without_a_driver_there_is_no_gpu(monkeypatch):
@@ -93,7 +93,7 @@ def test_auto_is_the_gpu_where_torch_was_built_for_one(monkeypatch, has_torch, m
 
 
 def test_a_device_has_one_name_and_its_number_is_one(monkeypatch):
-    monkeypatch.setattr(api.host, "gpu_present", lambda: True)
+    monkeypatch.setattr(api.host, "gpu_makers", lambda: {"NVIDIA"})
     assert [api.pick_device(text) for text in ("cuda", "cuda:", "cuda:1", "cuda:01")] == [
         "cuda:0", "cuda:0", "cuda:1", "cuda:1"
     ]  # fmt: skip

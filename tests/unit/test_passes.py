@@ -156,10 +156,10 @@ def test_precision_ends_before_the_budget_and_coverage_does_not(ran):
     assert len(set(short.blocks)) == 3 * len(RUNTIMES) * len(BATCHES)
 
 
-def test_others_wait_for_eager_and_are_warmed_up_meanwhile(ran):
-    """Eager is loaded once everything else is warm; then it is the first."""
+def test_others_wait_for_eager(ran):
+    """Eager is loaded once the others are ready; then it is the first."""
     warm, ran.at_once = threading.Event(), False
-    others = {(n, b, 0) for n in ("fast", "exported") for b in BATCHES}
+    others = {(n, min(BATCHES), 0) for n in ("fast", "exported")}
 
     def before(worker, request):
         if request.step == "load" and worker.runtime == "eager":
@@ -171,27 +171,6 @@ def test_others_wait_for_eager_and_are_warmed_up_meanwhile(ran):
     blocks = ran.run().blocks
     assert blocks[0][0] == "eager"
     assert {one for one in blocks if one[0] != "eager"} > others
-
-
-def test_what_fails_while_others_are_set_up_is_not_tried_again(ran):
-    """Eager is loaded once the batch size was tried that could be warmed up before it."""
-    failed, ran.at_once = [], False
-    tried = threading.Event()
-
-    def before(worker, request):
-        if request.step == "load" and worker.runtime == "eager":
-            assert tried.wait(600)
-        if request.step == "bind" and worker.runtime == "fast" and request.batch == 2:
-            failed.append(worker.process)
-            raise WorkerError("failed", "not here")
-        if request.step == "bind" and worker.runtime == "fast" and request.batch == 4:
-            tried.set()
-
-    ran.host.before = before
-    ran.run(runtimes=["eager", "fast"])
-    assert failed == [0]
-    measured = {(batch, process) for name, batch, process in ran.blocks if name == "fast"}
-    assert measured == {(b, p) for b in BATCHES if b != 2 for p in range(3)}
 
 
 def test_a_process_that_ends_while_timed_is_started_anew_for_other_batches(ran):
@@ -360,16 +339,13 @@ def test_a_session_that_is_interrupted_does_not_say_that_it_was_whole(ran):
 
 
 def test_processes_end_side_by_side(ran, monkeypatch):
-    both = threading.Barrier(2, timeout=600)
-
-    def kill(worker):
-        if worker.label != "set-up":
-            both.wait()
-
-    monkeypatch.setattr(FakeWorker, "kill", kill)
-    ran.at_once = False
+    """All are signalled before the first is waited for."""
+    seen = []
+    monkeypatch.setattr(FakeWorker, "signal", lambda worker, which: seen.append(which))
+    monkeypatch.setattr(FakeWorker, "kill", lambda worker: seen.append("waits"))
     ran.run(("eager",), (1,), processes=1)
-    assert {worker.runtime for worker in ran.host.workers} == {"set-up", "eager", "null"}
+    begun = len(ran.host.workers)
+    assert seen[-2 * begun :] == [signal.SIGKILL] * begun + ["waits"] * begun
 
 
 def test_outputs_of_runtimes_are_written_side_by_side(ran, monkeypatch):

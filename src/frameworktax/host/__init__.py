@@ -9,7 +9,6 @@ from frameworktax.host.inventory import cpu_features as cpu_features
 from frameworktax.host.inventory import cpu_model as cpu_model
 from frameworktax.host.inventory import environment as environment
 from frameworktax.host.inventory import gpu_makers as gpu_makers
-from frameworktax.host.inventory import gpu_present as gpu_present
 from frameworktax.host.inventory import gpus as gpus
 from frameworktax.host.inventory import libraries as libraries
 from frameworktax.host.inventory import near_cpus as near_cpus

@@ -9,7 +9,7 @@ from typing import Literal
 
 from frameworktax.errors import flat
 from frameworktax.host import machine
-from frameworktax.host.inventory import EXTRAS, environment, gpu_present, gpu_processes, numa_node
+from frameworktax.host.inventory import EXTRAS, environment, gpu_makers, gpu_processes, numa_node
 from frameworktax.host.machine import ROOT, Load
 from frameworktax.records import Environment
 
@@ -139,7 +139,7 @@ def _software(found: Environment) -> Iterator[Check]:
 def _gpus(found: Environment, root: Path) -> Iterator[Check]:
     """Yield how each device is, and what makes one not this process's alone, or far from it."""
     if not found.gpus:
-        if not gpu_present(root):
+        if not gpu_makers(root):
             yield Check("gpu", "ok", "none")
             return
         text = "a device that nvidia-smi does not list: its clocks and its state are not read"

@@ -89,11 +89,6 @@ def gpu_makers(root: Path = ROOT) -> frozenset[str]:
     return frozenset(found)
 
 
-def gpu_present(root: Path = ROOT) -> bool:
-    """Return whether any driver shows a device here."""
-    return bool(gpu_makers(root))
-
-
 def parse_gpus(text: str) -> tuple[dict[str, Any], ...]:
     """Return one mapping a line of ``nvidia-smi --query-gpu --format=csv,noheader,nounits``."""
 

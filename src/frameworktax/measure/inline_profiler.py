@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.attribution.sampler import Sampler, SampleRun, Stretch, Ticks, open_sampler
+from frameworktax.attribution.sampler import Sampler, SampleRun, Stretch, Ticks
 from frameworktax.clock import Clock, Queue, others_ns
 
 if TYPE_CHECKING:
@@ -207,11 +207,6 @@ def _together(a: Stretch, b: Stretch) -> Stretch:
         a.cpu_ns + b.cpu_ns,
         _sum(a.queued_ns, b.queued_ns),
     )
-
-
-def perf_event_sampler() -> Sampler:
-    """Return a sampler of this thread; raises OSError where that is not allowed."""
-    return open_sampler(RING_NS)
 
 
 def returns_early(function: Callable[..., Any]) -> bool:

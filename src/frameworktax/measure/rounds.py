@@ -24,7 +24,7 @@ from frameworktax.measure.process import P, Step, Worker
 from frameworktax.measure.recorder import Bench
 from frameworktax.measure.schedule import Runs
 from frameworktax.measure.series import PointRun, Series
-from frameworktax.measure.timing import calls_for
+from frameworktax.measure.timing import block_ns, calls_for
 from frameworktax.measure.worker import Server
 from frameworktax.records import Attribution, By, Note, Places
 from frameworktax.stats import MIN_BLOCKS
@@ -256,8 +256,8 @@ class Rounds:
 
     def _cost_s(self, runs: Runs) -> float:
         """Return what a round of these takes, the smallest batch beside them included."""
-        beside_s = sum(schedule.block_s(run.call_ns) for run in self._smallest(runs))
-        return schedule.rounds_s(runs) + beside_s
+        beside_ns = sum(block_ns(run.call_ns) for run in self._smallest(runs))
+        return schedule.rounds_s(runs) + beside_ns / 1e9
 
     # --- one round ------------------------------------------------------------------------------
 

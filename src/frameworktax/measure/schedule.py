@@ -87,14 +87,9 @@ def cost_s(series: Series, batch: int, process: int = 0) -> float:
     return warm_up_s(series, batch, process) + outputs_s + rounds_s + asking_s
 
 
-def block_s(call_ns: int) -> float:
-    """Return what a block takes, with the calls dropped at its head."""
-    return timing.block_ns(call_ns) / 1e9
-
-
 def round_s(call_ns: int) -> float:
     """Return what a block and the sample beside it take."""
-    return block_s(call_ns) + max(SAMPLE_NS, call_ns) / 1e9
+    return (timing.block_ns(call_ns) + max(SAMPLE_NS, call_ns)) / 1e9
 
 
 def rounds_s(runs: Runs) -> float:

@@ -11,7 +11,7 @@ from typing import Literal
 from frameworktax import host, runtimes
 from frameworktax.measure import timing
 from frameworktax.measure.plan import why_not
-from frameworktax.measure.schedule import FIRST_ROUNDS, block_s, round_s
+from frameworktax.measure.schedule import FIRST_ROUNDS, round_s
 from frameworktax.records import (
     FLOOR,
     Attribution,
@@ -220,7 +220,8 @@ class Estimator:
         nearest = min(known_ns, key=lambda other: abs(other - batch))
         # a smaller batch may take as long as the nearest that is known
         call_ns = round(median(known_ns[nearest]) * max(1.0, batch / nearest))
-        once_s = block_s(call_ns) if point.runtime == FLOOR else round_s(call_ns)
+        is_floor = point.runtime == FLOOR
+        once_s = timing.block_ns(call_ns) / 1e9 if is_floor else round_s(call_ns)
         return ROUNDS * once_s + timing.warm_up_calls(call_ns) * call_ns / 1e9
 
 
