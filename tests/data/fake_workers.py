@@ -18,6 +18,7 @@ from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import (
     Bound,
     Described,
+    Facts,
     Loaded,
 )
 from frameworktax.measure.recorder import Bench, EffortClock, Recorder
@@ -34,6 +35,7 @@ class FakeHost:
         call_ns: (runtime, batch size) → time of a call.
         noise: relative standard deviation of block medians.
         setup_ns: runtime → what loading or exporting it takes.
+        facts: batch size → what the model's description says of it.
         before: called with (worker, request) before each answer; may raise, wait, or move the
             clock.
     """
@@ -46,6 +48,7 @@ class FakeHost:
         self.noise = 0.0
         self.setup_ns: dict[str, int] = {}
         self.has_twin = False
+        self.facts: dict[int, Facts] = {}
         self.resident_bytes = 1_000
         self.before: Callable[[FakeWorker, Any], None] = lambda worker, request: None
         self.random = random.Random(5)
@@ -102,7 +105,7 @@ class FakeWorker:
         call_ns = host.call_ns(name, batch) if batch is not None else 0
         match request.step:
             case "describe":
-                return Described(facts={}, has_twin=host.has_twin)
+                return Described(facts=host.facts, has_twin=host.has_twin)
             case "prepare":
                 host.clock.wait(host.setup_ns.get(request.runtime, 0))
                 return 1

@@ -16,6 +16,7 @@ from frameworktax.measure import session as measuring
 from frameworktax.measure import template
 from frameworktax.measure.plan import EXPECTED_SETUP_S, Plan
 from frameworktax.measure.process import Gate
+from frameworktax.measure.protocol import Facts
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import FIRST_ROUNDS
 from frameworktax.measure.session import MeasuringSession
@@ -26,6 +27,7 @@ from frameworktax.records import (
     Block,
     Effort,
     LeftOut,
+    Note,
     Outcome,
     Parity,
     Point,
@@ -336,6 +338,22 @@ def test_a_session_that_is_interrupted_does_not_say_that_it_was_whole(ran):
         ran.run()
     assert ran.of(Block)
     assert not ran.of(Effort)
+
+
+def test_a_batch_size_that_the_model_refuses_leaves_the_others_of_an_export(ran):
+    raised = (Note("counts-failed", "not counted: no four"),)
+    ran.host.facts = {batch: Facts(notes=raised if batch == 4 else ()) for batch in BATCHES}
+
+    def before(worker, request):
+        if request.step == "prepare" and 4 in request.batches:
+            raise WorkerError("failed", "no four")
+
+    ran.host.before = before
+    ran.run(["exported"])
+    batch_of = {one.point.key(): one.point.workload.batch for one in ran.of(Subject)}
+    ended = {(batch_of[one.point], one.status) for one in ran.of(Outcome)}
+    assert ended == {(1, "ok"), (2, "ok"), (4, "failed")}
+    assert {batch for _, batch, _ in ran.blocks} == set(BATCHES) - {4}
 
 
 def test_processes_end_side_by_side(ran, monkeypatch):

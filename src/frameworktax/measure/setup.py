@@ -44,6 +44,8 @@ BIND_S = 5.0
 """A batch size that needs no compiler may take this long to warm up, or ten times its cost."""
 DEVICE_BIND_S = 30.0
 """The same on a device, where TorchScript compiles its fused kernels for each new shape."""
+SCALED = "counts-scaled"
+"""Code of the note on counts of a batch size at which the model was not called."""
 LOOK_S = 0.5
 """A wait is cut into pieces this long, so that Ctrl-C is seen."""
 Spawn = Callable[[str, Mapping[str, str], tuple[str, ...] | None], Worker]
@@ -270,7 +272,10 @@ class Setup:
         return found
 
     def _prepare(self, series: Series, process: SetupProcess) -> bool:
-        """Export for one runtime; where that fails, once more in a fresh process."""
+        """Export for one runtime; where that fails, once more in a fresh process.
+
+        Then without the batch sizes that the model itself cannot be called with.
+        """
         self._tell(series, "compiling" if series.runtime.compiles else "exporting")
         model = series.workload.model
         try:
@@ -279,11 +284,27 @@ class Setup:
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
+                if (wrong := self._wrong_batches(series)) < series.points.keys():
+                    series.failed |= wrong
+                    for batch in sorted(wrong):
+                        self._bench.recorder.outcome(series, batch, 0, error)
                 self.prepare(series, lambda: process.get(model, fresh=True))
         except WorkerError as error:
             self._fail(series, error)
             return False
         return True
+
+    def _wrong_batches(self, series: Series) -> set[int]:
+        """Return the batch sizes at which a model raised where its operations were counted.
+
+        None for what is kept for later sessions: its name says that every batch size is there.
+        """
+        described = self._described.get(series.config)
+        if described is None or self._bench.scratch not in series.folder.parents:
+            return set()
+        facts = {batch: its for batch, its in described.facts.items() if batch in series.points}
+        codes = {batch: [note.code for note in its.notes] for batch, its in facts.items()}
+        return {b for b, its in codes.items() if "counts-failed" in its and SCALED not in its}
 
     def _make_ready(self, series: Series) -> None:
         """Start process 0 and bind the smallest batch that works; all of them where that compiles.
@@ -326,7 +347,7 @@ class Setup:
                 return
             for litter in series.folder.iterdir():  # of a session killed while preparing
                 remove(litter)
-            worker, batches = process(), tuple(sorted(series.points))
+            worker, batches = process(), tuple(sorted(series.points.keys() - series.failed))
             took_ns = self._gate.ask(
                 worker, Server.prepare, limit_s, batches=batches, **series.made_of
             )
