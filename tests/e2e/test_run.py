@@ -13,7 +13,8 @@ from attempts import in_attempts
 
 # As much of torch as is watched: importing it takes seconds, and none of this is about it.
 TORCH = """
-import types
+import types, unittest.mock
+_C = unittest.mock.MagicMock()
 class Module:
     def __call__(self, *args): return self.forward(*args)
     def named_modules(self): return [("", self)]
@@ -308,6 +309,45 @@ def test_more_modules_are_compiled_than_torch_keeps_of_one_function(shell):
     ran = shell("run", "--json", "run.json", "compiling.py")
     assert (ran.code, ran.out) == (0, "10\n"), ran.err
     assert sum(map(sum, calls_in(shell)[1])) == 200
+
+
+HOOKED = """
+import torch
+from torch._dynamo.testing import CompileCounter
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.inner.register_forward_hook(lambda module, given, found: 2 * found)
+
+    def __call__(self, x):
+        return super().__call__(x) + 1
+
+    def forward(self, x):
+        return self.inner(x)
+
+class Outer(torch.nn.Module):
+    def forward(self, x):
+        return function(x)
+
+net, compiled = Net(), CompileCounter()
+function = torch.compile(lambda x: net(x), backend=compiled, fullgraph=True)
+outer, whole = Outer(), torch.compile(net, backend=compiled, fullgraph=True)
+torch._dynamo.config.error_on_recompile = True
+for _ in range(20):
+    for one in (function, outer, whole):
+        one(torch.ones(2))
+print(compiled.frame_count)
+"""
+
+
+def test_torch_compile_sees_a_module_with_hooks_as_it_does_without_a_run(shell):
+    """Whether it is called by the program, in a call, or in one that is noted in detail."""
+    shell.write("hooked.py", HOOKED)
+    ran = shell("run", "--json", "run.json", "hooked.py")
+    assert (ran.code, ran.out) == (0, "2\n"), ran.err
+    assert sorted(map(sum, calls_in(shell)[1])) == [40]
 
 
 LOADING = """

@@ -114,7 +114,7 @@ def test_a_model_is_called_as_its_class_calls_it(registry, monkeypatch, is_repla
 
 def test_a_run_has_every_call_of_a_watched_model(registry, monkeypatch, tmp_path):
     own, recorder = torch.nn.Module.__call__, Recorder(str(tmp_path), "none", "")
-    observed = module_call(recorder, own, torch.compiler.is_dynamo_compiling)
+    observed = module_call(recorder, own)
     monkeypatch.setattr(torch.nn.Module, "__call__", observed)
     net, x = Net(), torch.randn(2, 8)
     with watch(net, registry, sample=0) as watched:
@@ -137,7 +137,7 @@ def test_a_trace_has_nothing_of_a_run_or_a_watch(registry, monkeypatch, tmp_path
     net, x = Net(), torch.randn(2, 8)
     plain = operations(torch.jit.trace(Net(), x))
     recorder = Recorder(str(tmp_path), "module", inputs)
-    observed = module_call(recorder, torch.nn.Module.__call__, torch.compiler.is_dynamo_compiling)
+    observed = module_call(recorder, torch.nn.Module.__call__)
     monkeypatch.setattr(torch.nn.Module, "__call__", observed)
     # The model is not known yet, then known and noted in detail: each trace is checked by another.
     assert operations(torch.jit.trace(net, x)) == plain

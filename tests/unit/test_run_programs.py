@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import jsonschema
 import numpy as np
@@ -89,6 +89,7 @@ def make_torch():
     torch = types.ModuleType("torch")
     torch.nn = types.SimpleNamespace(Module=Module)
     torch.compiler = types.SimpleNamespace(is_dynamo_compiling=lambda: False)
+    torch._C = MagicMock()
     torch.autograd = types.SimpleNamespace(backward=lambda run: run(), grad=lambda: None)
     torch.optim = types.SimpleNamespace(Optimizer=Optimizer)
     return torch
@@ -416,7 +417,7 @@ def test_a_row_takes_few_instructions_more_than_a_call_that_is_counted(watched):
             sys.settrace(before)
     (counted, _), (row, often) = Counter(taken).most_common(2)
     assert often > 10
-    assert counted < row < 2.5 * counted
+    assert counted < row < counted + 120
 
 
 def counted_of(thread, root):

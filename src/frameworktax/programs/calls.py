@@ -91,7 +91,7 @@ class Recorder:
         self.threads: dict[int, Thread] = {}
         self.calls: dict[Any, Calls] = {}
         """The main thread's."""
-        self.latest: list[Calls | None] = [None]
+        self.latest = [Calls(Root(0))]
         """Of these, the module's that was called last: a look at it is cheaper than finding it."""
         self.inside: list[bool | None] = [False]
         """Whether the only thread is in a call of which nothing is noted inside; None where the
@@ -110,7 +110,7 @@ class Recorder:
         self.threads.clear()
         self.calls.clear()
         self.home: Thread | None = None
-        self.latest[0], self.inside[0] = None, False
+        self.latest[0], self.inside[0] = Calls(Root(0)), False
         self.roots.clear()
         self.numbers = count(1)
         self.modules.clear()
@@ -491,9 +491,12 @@ class Thread:
 
         As in ``module_call`` it is the objects that are touched, not yet in any cache, that cost.
         """
-        if self.at >= self.last and not self.more_rows():
-            return
-        at, rows, root = self.at, self.rows, calls.root
+        at, root = self.at, calls.root
+        if at >= self.last:
+            if not self.more_rows():
+                return
+            at = self.at
+        rows = self.rows
         rows[at] = begin
         rows[at + 1] = end
         rows[at + 2] = root.index  # last: a row without it is none
@@ -503,8 +506,8 @@ class Thread:
         if not noted and not self.is_first(begin, calls):
             return
         self.noted += 1
-        calls.noted = noted + 1
-        if noted + 1 == STRETCH:
+        calls.noted = noted = noted + 1
+        if noted == STRETCH:
             self.end_stretch(end)
 
     def more_rows(self) -> bool:
@@ -611,9 +614,9 @@ class Leaving:
 def watch_torch(recorder: Recorder, torch: Any) -> None:
     """Let torch's calls be noted from here on."""
     recorder.share()
-    module, compiling = torch.nn.Module, getattr(torch.compiler, "is_dynamo_compiling", bool)
-    module.__call__ = module_call(recorder, module.__call__, compiling)
-    skip_frames(torch)
+    module, compiling = torch.nn.Module, torch.compiler.is_dynamo_compiling
+    is_skipped = skip_frames(torch)
+    module.__call__ = module_call(recorder, module.__call__, None if is_skipped else compiling)
     autograd = torch.autograd
     for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
         made = phase(recorder, "backward", getattr(autograd, name), name, compiling=compiling)
@@ -627,21 +630,24 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
 
 
-def skip_frames(torch: Any) -> None:
+def skip_frames(torch: Any) -> bool:
     """Let torch.compile begin with what is called from here, as it does with torch's own frames.
 
     Else all compiled modules of a program were compiled as one function, of which it keeps eight.
-    """
-    from contextlib import suppress
 
+    Returns:
+        Whether it can be; not before torch 2.7.
+    """
     own = [module_call, phase, *vars(Recorder).values(), *vars(Thread).values()]
     codes = [one.__code__ for one in own if hasattr(one, "__code__")]
-    with suppress(AttributeError):  # an older torch
-        known = torch._C._dynamo.eval_frame
-        skip = known._FrameExecStrategy(known._FrameAction.SKIP, known._FrameAction.DEFAULT)
-        while codes:
-            known.set_code_exec_strategy(code := codes.pop(), skip)
-            codes += [one for one in code.co_consts if hasattr(one, "co_consts")]
+    known = torch._C._dynamo.eval_frame
+    if not hasattr(known, "_FrameExecStrategy"):
+        return False
+    skip = known._FrameExecStrategy(known._FrameAction.SKIP, known._FrameAction.DEFAULT)
+    while codes:
+        known.set_code_exec_strategy(code := codes.pop(), skip)
+        codes += [one for one in code.co_consts if hasattr(one, "co_consts")]
+    return True
 
 
 def watch_loader(recorder: Recorder, module: Any) -> None:
@@ -668,8 +674,11 @@ WATCHED = {
 """Module → what is to be done once it has been imported."""
 
 
-def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
+def module_call(recorder: Recorder, call: Any, compiling: Any = None) -> Any:
     """Return what takes the place of ``Module.__call__``.
+
+    torch.compile sees ``call`` where a compiled function calls a module. Where it may begin with a
+    frame of this as well, ``compiling`` says whether it does.
 
     Every call of every module comes here, with caches that the model's own work has filled, so that
     each object and each instruction costs: a variable of the function around it is touched twice in
@@ -688,14 +697,12 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     is_known = code is not None and (code.co_names, code.co_freevars) == known
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands for it
-        if compiling():  # torch.compile reads this as True, and sees only the line below
-            return call(self, *args, **kwargs)
         if inside[0]:
             return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
         return outermost(self, args, kwargs)
 
     def unknown_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if compiling() or inside[0]:
+        if (compiling and compiling()) or inside[0]:  # torch.compile reads the former as True
             return call(self, *args, **kwargs)
         return noted(self, args, kwargs)
 
@@ -706,10 +713,11 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
                 return noted(self, args, kwargs)
             return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
         calls = latest[0]
-        if calls is None or calls.ref() is not self:
-            calls = latest[0] = counted(id(self))
-        if calls is None:
-            return noted(self, args, kwargs)
+        if calls.ref() is not self:
+            found = counted(id(self))
+            if found is None:
+                return noted(self, args, kwargs)
+            latest[0] = calls = found
         if not calls.left:
             root = calls.root
             return (noted if root.owed >= root.cost else timed)(self, args, kwargs)
@@ -722,7 +730,7 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
 
     def timed(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         calls, thread = latest[0], threads_get(get_ident())
-        if thread is None or calls is None:
+        if thread is None:
             return noted(self, args, kwargs)  # Python did not start it, and does not list it yet
         inside[0] = True
         begin = now()
@@ -757,7 +765,9 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
             note(now())
             note(-1)
 
-    return update_wrapper(__call__ if is_known else unknown_call, call)
+    made: Any = update_wrapper(__call__ if is_known and compiling is None else unknown_call, call)
+    made._torchdynamo_inline = call  # as torch's own wrappers say what is compiled in their place
+    return made
 
 
 def is_tracing() -> bool:
