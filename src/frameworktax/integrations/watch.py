@@ -58,7 +58,7 @@ BUFFER = 65_536
 STUCK_S, LOOK_S = 10.0, 0.1
 """Time after which an exporter that does not return is left behind, and between two looks."""
 FORK_S = 1.0
-"""The longest that a fork waits for exporters: a portion takes 0.1 ms."""
+"""Time after which a fork waits no longer for an exporter to return: a portion takes 0.1 ms."""
 RING_NS = 2_000_000_000
 """The longest sampled call whose samples the ring holds."""
 RING_SAMPLER = partial(PerfEventSampler, RING_NS)
@@ -361,8 +361,6 @@ class Watch:
         of the exporter's that nothing in it ever releases."""
         self._since_s: float | None = None
         """When the exporter was called, until it returns."""
-        self._stuck_since_s: float | None = None
-        """When it was called as a fork waited for it in vain: others do not."""
         self._exported: Counter[str] = Counter(self.faults)
         self._said: tuple[str, str] | None = None
         self._requests: SimpleQueue[threading.Event] = SimpleQueue()
@@ -702,14 +700,11 @@ class Watch:
             self.exporter.record("watch.info", (self.name, *said), 1)
             self._said = said
 
-    def pause(self, until_s: float) -> bool:
-        """Let the exporter not be called until ``exporting`` is released, if it returns by then."""
-        is_stuck = self._stuck_since_s is not None and self._stuck_since_s == self._since_s
-        wait_s = 0.0 if is_stuck else max(0.0, until_s - monotonic())
-        is_paused = self.exporting.acquire(timeout=wait_s)
-        if not is_paused:
-            self._stuck_since_s = self._since_s
-        return is_paused
+    def pause(self) -> bool:
+        """Let the exporter not be called until ``exporting`` is released; False where it hangs."""
+        since_s = self._since_s
+        left_s = FORK_S if since_s is None else FORK_S - (monotonic() - since_s)
+        return self.exporting.acquire(timeout=max(0.0, left_s))
 
     def forked(self) -> None:
         """Begin anew in a forked child: its calls are its own, its threads are gone."""
@@ -732,9 +727,8 @@ def _every_watch() -> list[Watch]:
 
 def _before_fork() -> None:
     paused = _PAUSED[threading.get_ident()] = []
-    until_s = monotonic() + FORK_S
     for one in _every_watch():
-        if one.pause(until_s):
+        if one.pause():
             paused.append(one)
 
 
