@@ -193,6 +193,13 @@ def test_latency_against_a_baseline_in_a_file(project):
     assert "run with --frameworktax-update" in project(ci="true")
 
 
+@pytest.mark.parametrize("name", ["test_it", "test_it[a@b]"])
+def test_a_baseline_has_no_group_of_a_worker_in_its_name(name):
+    for added in ("", "@alone"):  # as xdist does for --dist loadgroup
+        test = SimpleNamespace(nodeid=f"test_it.py::{name}{added}", name=name)
+        assert pytest_plugin._name_of(test) == f"test_it.py::{name}"
+
+
 def test_baselines_that_are_written_at_once_are_all_kept(tmp_path):
     path, run = tmp_path / "baselines.json", build(made.session(made.OLD))
     folder = os.open(tmp_path, os.O_RDONLY)

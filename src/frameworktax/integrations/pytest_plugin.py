@@ -197,7 +197,7 @@ class Checks:
         from frameworktax.comparing import baseline, check, compare
         from frameworktax.report.json_document import parse
 
-        key = self._request.node.nodeid + (f"[{name}]" if name else "")
+        key = _name_of(self._request.node) + (f"[{name}]" if name else "")
         if (key, metric) in self._checked:  # both would have one baseline: the last one's
             _fail(f"a second check of {key}; give each a name, as in name='batch-8'")
         self._checked.add((key, metric))
@@ -297,6 +297,12 @@ WAYS: dict[str, Callable[[str], Any] | None] = {
     "fail": _fail,
 }
 """What is done about a check that noise leaves open, by ``frameworktax_inconclusive``."""
+
+
+def _name_of(test: pytest.Item) -> str:
+    """Return a test's id without the ``@group`` that ``pytest -n 2 --dist loadgroup`` may add."""
+    before, name, _ = test.nodeid.rpartition(test.name)
+    return before + name
 
 
 def _point(run: Run, runtime: str) -> Measurement:
