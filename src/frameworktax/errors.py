@@ -151,7 +151,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def check_known(what: str, name: str, known: Collection[str]) -> None:
     """Raise UsageError, with the nearest name, if a name is none of those known."""
     if name not in known:
-        raise UsageError(f"no {what} '{name}'{nearest(name, known)}; choose {', '.join(known)}")
+        raise UsageError(
+            f"no {what} '{name}'{nearest(name, known) or ';'} choose {', '.join(known)}"
+        )
 
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

@@ -27,6 +27,9 @@ def test_what_there_is_to_measure_is_a_document_too(here, store):
     document = ran.json()
     assert len(document["points"]) == 6
     assert {point["held"]["status"] for point in document["points"]} == {"measured"}
+    budget = here(*words, "--time-budget", "7s", "--json", "-")
+    assert budget.json()["study"]["time_budget"] == 7
+    assert here(*words, "--time-budget", "soon").code == 2
 
 
 def test_a_study_is_told_and_drawn_from_a_store(here, store):

@@ -203,7 +203,7 @@ def test_from_the_command_line(tmp_path, monkeypatch, command):
     assert re.fullmatch(r"[^\n]*mlflow: 2 points in id-1\n", out)
     assert [r["name"] for r in runs[1:]] == [f"bert-mini, eager, batch {b}" for b in (1, 8)]
     for words, said in {
-        ("--to", "mlflo"): "no tracker 'mlflo', did you mean 'mlflow'?; choose mlflow, wandb",
+        ("--to", "mlflo"): "no tracker 'mlflo', did you mean 'mlflow'? choose mlflow, wandb",
         (): "Missing option '--to'",
         ("-o", "t.csv"): "frameworktax report STORE -o points.csv writes the table",
     }.items():

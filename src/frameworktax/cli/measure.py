@@ -376,9 +376,7 @@ def reproduce_command(
         if report is not None or out is not None:
             raise UsageError(DRY)
         size: Any = scale or default_scale()
-        data = study_data(studies, size, pick_device("auto"))
-        if time_budget is not None:
-            data["study"]["time_budget"] = asked["time_budget"]
+        data = study_data(studies, size, pick_device("auto"), asked["time_budget"])
         plan = plan_sweep(data, store=store)
         output.document(plan.as_data())
         output.line(f"at the {size} scale:")

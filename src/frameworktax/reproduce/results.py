@@ -71,9 +71,7 @@ def reproduce(
     """
     studies, size, folder = chosen(names), scale or default_scale(), Path(store)
     if not redraw:
-        data = study_data(studies, size, pick_device("auto"))
-        if time_budget is not None:
-            data["study"]["time_budget"] = time_budget
+        data = study_data(studies, size, pick_device("auto"), time_budget)
         sweep(data, store=folder, reporter=reporter, command=command)
     records, notes = stores.read(folder)
     found = evaluate_studies(studies, records, folder, size)

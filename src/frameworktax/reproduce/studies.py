@@ -136,10 +136,15 @@ def default_scale() -> Scale:
     return "small" if pick_device("auto") == "cpu" else "full"
 
 
-def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") -> dict[str, Any]:
+def study_data(
+    studies: Sequence[StudyFile],
+    scale: Scale,
+    device: str = "cpu",
+    time_budget: float | None = None,
+) -> dict[str, Any]:
     """Return one study for ``sweep`` that holds the points of all of these, each once.
 
-    On a GPU, ONNX Runtime runs there.
+    On a GPU, ONNX Runtime runs there. ``time_budget``, in seconds, is that of the studies if None.
 
     Raises:
         UsageError: no such scale.
@@ -158,7 +163,9 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
         "name": ", ".join(study.name for study in studies)[:200],
         "together": [names for names in together if len(names) > 1],
     }
-    if scale == "small":
+    if time_budget is not None:
+        settings["time_budget"] = time_budget
+    elif scale == "small":
         settings["time_budget"] = min(SMALL_LIMIT_S, sum(s.small_budget_s for s in studies))
     later = {
         name for s in studies if s.later for axes in getattr(s, scale) for name in axes.models or ()

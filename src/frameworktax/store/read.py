@@ -67,7 +67,7 @@ def condition(texts: Iterable[str]) -> Where:
             raise UsageError(f"--where '{text}' is no condition; write NAME=VALUE,VALUE")
         if name not in FIELDS:
             raise UsageError(
-                f"--where {name}: no such field{nearest(name, FIELDS)}; "
+                f"--where {name}: no such field{nearest(name, FIELDS) or ';'} "
                 f"choose from {', '.join(FIELDS)}"
             )
         if second := next((word for word in words if word.startswith(CONDITIONS)), None):
