@@ -272,6 +272,13 @@ def test_a_store_gives_back_its_newest_ladder(tmp_path):
         ablate.read(tmp_path, model="gpt2")
 
 
+def test_a_precision_that_the_base_does_not_have_is_refused_before_anything_is_measured(tmp_path):
+    int8 = replace(data.point("eager").workload, precision="int8")
+    with pytest.raises(UsageError, match=r"can run here: .*int8"):
+        ablate.ablate(data.MODEL, int8, folder=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_ladder_of_another_workload_or_without_a_path_is_not_given_back(tmp_path):
     write(tmp_path, records())
     own = BASE.workload

@@ -22,7 +22,13 @@ from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.compare.contrasts import PAIRED, blocks, moderate, paired, ratio
 from frameworktax.analysis.estimates import propagate, scaled
 from frameworktax.errors import UsageError
-from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S, Plan, points_for, process_counts
+from frameworktax.measure.plan import (
+    DEFAULT_SETUP_LIMIT_S,
+    Plan,
+    points_for,
+    process_counts,
+    refuse_unavailable,
+)
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     REFERENCE,
@@ -336,6 +342,7 @@ def ablate(
         processors=(threads or len(host.usable_cpus())) if point.platform == "cpu" else 1,
         paths=chosen(paths),
     )
+    refuse_unavailable([rungs[0].point])
     points = [rung.point for rung in rungs]
     points += [rung.alone for rung in rungs if rung.alone is not None]
     place = Path(folder)
