@@ -402,7 +402,7 @@ def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
         low, high = sorted((free[slow], free[fast]), key=lambda x: x.value)
         is_apart = low.value < high.value and low.high <= high.low
         if peaks[fast] / peaks[slow] >= FASTER and is_apart:
-            agree[a, b] = high is free[fast]
+            agree[slow, fast] = high is free[fast]
     return share(agree, part.confidence)
 
 
@@ -424,21 +424,25 @@ def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
         beyond = latency - (host + kernel) / 2
         noise = math.hypot(*(w * _log_half(r) for w, r in zip((1, 0.5, 0.5), ratios, strict=True)))
         if abs(host - kernel) >= math.log(FASTER) and abs(beyond) > noise:
-            agree[a, b] = (beyond > 0) == (host > kernel)
+            agree[(b, a) if host > kernel else (a, b)] = (beyond > 0) == (host > kernel)
     return share(agree, part.confidence)
 
 
 def share(agree: Mapping[tuple[str, str], bool], confidence: float = CONFIDENCE) -> Estimate:
     """Return the share of pairs of machines that agree, with Wilson's interval.
 
-    Pairs share machines and are not independent: those of n machines count as the
-    9 n (n − 1) / (2 (2 n + 5)) that have the variance of Kendall's τ (Kendall 1938), 10 of the 21
-    pairs of seven.
+    ``agree`` has (the lower, the higher) by one quantity → whether the other has that order, too.
+    Pairs share machines and are not independent: in a random order of the other quantity two pairs
+    with one machine in the same place have the correlation 1/3, in opposite places −1/3. They
+    count as the independent ones whose share has the same variance, which for all pairs is that of
+    Kendall's τ (Kendall 1938): the 21 pairs of seven machines count as 10.
     """
     if not agree:
         raise NotEvaluable("no two machines differ enough to judge")
     n = len({name for pair in agree for name in pair})
-    pairs = min(float(len(agree)), 9 * n * (n - 1) / (2 * (2 * n + 5)))
+    two = itertools.permutations(agree, 2)
+    shared = sum((a == c) + (b == d) - (a == d) - (b == c) for (a, b), (c, d) in two) / 3
+    pairs = min(1.0, len(agree) / (len(agree) + shared)) * len(agree)
     value, z2 = fmean(agree.values()), t_quantile(confidence, math.inf) ** 2
     middle = (value + z2 / (2 * pairs)) / (1 + z2 / pairs)
     spread = math.sqrt(z2 * value * (1 - value) / pairs + (z2 / (2 * pairs)) ** 2)
