@@ -204,12 +204,14 @@ def _tried(part: Part, rows: Sequence[Row]) -> tuple[Estimate | None, str]:
 
 
 def verdict_of(x: Estimate, above: float | None, below: float | None) -> Verdict:
-    """Return whether an interval lies inside the bounds, outside, or across one of them."""
-    low = -math.inf if above is None else above
-    high = math.inf if below is None else below
-    if low <= x.low and x.high <= high:
+    """Return whether an interval lies inside the bounds, outside, or across one of them.
+
+    One that ends at a bound reaches it: two counts that rank all models alike differ by 0 (0 to 0),
+    and neither is the better.
+    """
+    if (above is None or x.low > above) and (below is None or x.high < below):
         return HOLDS
-    if x.high < low or x.low > high:
+    if (above is not None and x.high < above) or (below is not None and x.low > below):
         return FAILS
     return OPEN
 
@@ -608,6 +610,6 @@ def value_text(value: float, unit: str = "") -> str:
 
 def bounds_text(part: Part) -> str:
     """Return the bounds of a rule in words."""
-    bounds = {"at least": part.above, "at most": part.below}
+    bounds = {"more than": part.above, "less than": part.below}
     known = ((words, bound) for words, bound in bounds.items() if bound is not None)
     return " and ".join(f"{words} {value_text(bound, part.unit)}" for words, bound in known)
