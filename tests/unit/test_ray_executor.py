@@ -30,6 +30,7 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.store.write import FIRST
+from frameworktax.sweep import plan as plan_module
 from frameworktax.sweep import ray as ray_module
 from frameworktax.sweep import run
 from frameworktax.sweep.executor import Done, Job, Platform, lost, open_executor
@@ -413,12 +414,15 @@ def test_what_is_not_on_a_node_is_refused_before_anything_is_submitted(tmp_path,
         next_done=lambda wait_s: None,
         close=lambda: None,
     )
-    monkeypatch.setattr(run, "open_executor", lambda *_: fake)
+    for module in (run, plan_module):
+        monkeypatch.setattr(module, "open_executor", lambda *_: fake)
     for model in ("onnx:net.onnx", "hf:./bert", "hf:bert"):
         study = {"grid": {"models": ["mlp", model], "runtimes": "eager", "batch": 1}}
         with pytest.raises(UsageError, match=rf"{model} .*{model.partition(':')[0]}:/path/to/"):
             run.sweep(study, store=tmp_path / "store", engine="ray")
         assert submitted == []
+        with pytest.raises(UsageError, match=":/path/to/"):
+            plan_module.plan_sweep(study, store=tmp_path / "store", engine="ray")
     for model in (f"onnx:{tmp_path}/net.onnx", f"hf:{tmp_path}/bert", "hf:owner/name", "hf:gpt2"):
         assert shipped(job(model=model).points) == {}
 

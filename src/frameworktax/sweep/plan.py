@@ -20,6 +20,7 @@ from frameworktax.report.blocks import Block, Text, table
 from frameworktax.report.words import points_text
 from frameworktax.store import shards
 from frameworktax.sweep.executor import Platform, open_executor
+from frameworktax.sweep.grid import shipped
 from frameworktax.sweep.schedule import Group, groups
 from frameworktax.sweep.status import RULE, Estimator, PointStatus, Status, find_statuses
 from frameworktax.sweep.study import Study, load
@@ -101,6 +102,8 @@ def plan_sweep(
     loaded = load(study, overrides, platforms=devices, allow_code=True)  # nothing is run
     if engine == "local":
         refuse_crowd(loaded.points, forced=force_threads)
+    else:
+        shipped(loaded.points)  # refuses what has no place on a node
     return plan(loaded, scan(Path(store)), resume=resume, platforms=platforms)
 
 
