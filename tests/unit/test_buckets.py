@@ -70,7 +70,7 @@ def test_symbols_of_real_libraries_are_placed_as_by_hand():
 def test_an_extension_of_torch_is_judged_by_its_code_whatever_its_name():
     """The loops of torchvision's nms and roi_align were dispatch, as its library is _C.so."""
     assert is_judged("_C.so", True)
-    loop = "float vision::ops::(anonymous namespace)::bilinear_interpolate<float>(float const*, int)"
+    loop = "float vision::ops::(anonymous namespace)::bilinear_interpolate<float>(float const*)"
     assert classify(Leaf("_C.so", loop, "kernel")) == ("kernel", "unnamed")
     assert classify(Leaf("_C.so", loop, "other")) == ("remainder", "")
     assert classify(Leaf("_C.so", "at::Tensor::~Tensor()", "other")) == ("dispatch", "")
