@@ -125,6 +125,12 @@ def test_the_lookup_of_a_threads_variable_goes_by_its_caller(caller, line):
     assert classify(with_caller(lookup, caller)) == (line, "")
 
 
+def test_the_stub_of_a_call_is_part_of_its_caller():
+    stub = Leaf(TORCH, "_init")
+    assert goes_by_caller(stub)
+    assert with_caller(stub, Leaf(TORCH, LOOP)) == Leaf(TORCH, LOOP)
+
+
 def test_a_qualified_name_drops_arguments_and_return_type():
     assert qualified(FLASH).startswith("at::native::{anon}::cpu_flash_attention::{lambda")
     assert qualified("void at::parallel_for<f>(long, long)") == "at::parallel_for"

@@ -25,6 +25,8 @@ Place = tuple[str, str]
 UNREAD = "unread"
 """Part of the remainder of which nothing is known; it may be kernels."""
 
+STUB = "_init"
+"""The last symbol before the stubs of a library, which have none themselves."""
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
 _NOTED = 0.05
@@ -126,9 +128,10 @@ def goes_by_caller(leaf: Leaf) -> bool:
     """Return whether what called a leaf says where it belongs, and lies at the top of the stack.
 
     So it is of copies, and of the lookup of a variable that each thread has: Python from 3.12 on
-    looks up its own for most objects that it makes.
+    looks up its own for most objects that it makes. So it is of the stubs through which a library
+    calls another's functions, too: a loop that computes exponentials spends a tenth in them.
     """
-    return is_copy(leaf) or _is_lookup(leaf)
+    return is_copy(leaf) or _is_lookup(leaf) or leaf.symbol == STUB
 
 
 def _is_lookup(leaf: Leaf) -> bool:
@@ -140,8 +143,10 @@ def with_caller(leaf: Leaf, caller: Leaf) -> Leaf:
 
     A kernel's and an operator's copies are kernel time. Of those that a stripped library makes
     outside its loops it is not known whether they are an operator's: they are as its copying loops.
-    A lookup is no kernel's work, even where a kernel makes it.
+    A lookup is no kernel's work, even where a kernel makes it; a stub is part of its caller.
     """
+    if leaf.symbol == STUB:
+        return caller
     bucket, _ = classify(caller)
     if _is_lookup(leaf):
         is_known = bucket not in ("kernel", "system", "remainder")
