@@ -69,21 +69,30 @@ def test_symbols_of_real_libraries_are_placed_as_by_hand():
 
 def test_an_extension_of_torch_is_judged_by_its_code_whatever_its_name():
     """The loops of torchvision's nms and roi_align were dispatch, as its library is _C.so."""
-    assert is_judged("_C.so", True)
+    assert is_judged("_C.so", "spin") == "all"
     loop = "float vision::ops::(anonymous namespace)::bilinear_interpolate<float>(float const*)"
     assert classify(Leaf("_C.so", loop, "kernel")) == ("kernel", "unnamed")
     assert classify(Leaf("_C.so", loop, "other")) == ("remainder", "")
     assert classify(Leaf("_C.so", "at::Tensor::~Tensor()", "other")) == ("dispatch", "")
 
 
+def test_of_an_operator_that_computes_small_cases_itself_only_loops_are_a_kernel():
+    """As einsum("bd,bd->b") ends in: nine tenths of it were dispatch."""
+    assert is_judged(TORCH, "_ZN2at6native19bmm_out_or_baddbmm_ERKNS_6TensorE") == "loops"
+    symbol = "at::native::bmm_out_or_baddbmm_(at::Tensor const&)"
+    assert classify(Leaf(TORCH, symbol, "kernel")) == ("kernel", "gemm")
+    assert classify(Leaf(TORCH, symbol, "other")) == ("dispatch", "")
+    assert classify(Leaf(TORCH, symbol, "unknown")) == ("dispatch", "")
+
+
 def test_machine_code_says_what_an_unknown_library_does():
     own = "my_operator.cpython-311-x86_64-linux-gnu.so"
-    assert is_judged(own, True)
-    assert is_judged("_sha256.cpython-311-x86_64-linux-gnu.so", True)
-    assert not is_judged(TORCH, True)
-    assert is_judged(TORCH, False)
-    assert not is_judged("libc.so.6", False)
-    assert not is_judged("_json.cpython-311-x86_64-linux-gnu.so", False)
+    assert is_judged(own, "spin") == "all"
+    assert is_judged("_sha256.cpython-311-x86_64-linux-gnu.so", "spin") == "all"
+    assert not is_judged(TORCH, "_ZN2at6native3bmmEv")
+    assert is_judged(TORCH, None) == "all"
+    assert not is_judged("libc.so.6", None)
+    assert not is_judged("_json.cpython-311-x86_64-linux-gnu.so", None)
     assert classify(Leaf(own, "spin", "kernel")) == ("kernel", "unnamed")
     assert classify(Leaf(own, "parse", "other")) == ("remainder", "")
 

@@ -55,6 +55,13 @@ def test_a_loop_is_known_by_what_it_does(body, work):
     assert work_of(judged, 100) == "other"
 
 
+def test_of_an_operator_that_computes_only_its_loops_are_a_kernel():
+    code = instructions(*FRAME, *loop(COMPUTES, 2), *RETURN)
+    whole, loops = judge(code), judge(code, loops_only=True)
+    assert [work_of(whole, line) for line in (0, 3)] == ["kernel", "kernel"]
+    assert [work_of(loops, line) for line in (0, 3)] == ["other", "kernel"]
+
+
 @pytest.mark.skipif(
     native_code.COMPILER is None or not machine_code.is_available(),
     reason="no C compiler, or no machine code is judged here",

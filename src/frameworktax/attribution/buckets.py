@@ -17,7 +17,7 @@ from typing import Any
 
 from frameworktax.attribution.machine_code import Work
 from frameworktax.attribution.sampler import SampleRun, Stretch
-from frameworktax.attribution.symbols import JIT, KERNEL, UNKNOWN, Leaf
+from frameworktax.attribution.symbols import JIT, KERNEL, UNKNOWN, Judging, Leaf
 
 Place = tuple[str, str]
 """A line of ``records.BILL``, and the part of it ('' except for ``kernel``)."""
@@ -106,6 +106,8 @@ def classify(leaf: Leaf) -> Place:
         return missing.get(detail, ("remainder", UNREAD))
     name = qualified(symbol)
     place = _first("signature", symbol) or _first("name", name)
+    if work == "kernel" and detail == "torch":
+        place = _first("mixed", name)
     if place is not None:
         return place
     if detail in ("wrapper", "engine"):
@@ -157,10 +159,15 @@ def with_caller(leaf: Leaf, caller: Leaf) -> Leaf:
     return leaf._replace(made_by="copying" if unknown else bucket)
 
 
-def is_judged(library: str, named: bool) -> bool:
-    """Return whether machine code is to say what a library does at a place, named by a symbol."""
+def is_judged(library: str, symbol: str | None) -> Judging:
+    """Return whether machine code is to say what a library does at a place, of this symbol.
+
+    Of operators of torch that compute in loops of their own only these are judged.
+    """
     bucket, detail = _of_library(library)
-    return not bucket and (not detail or (not named and detail in ("engine", "torch")))
+    if not bucket and (not detail or (symbol is None and detail in ("engine", "torch"))):
+        return "all"
+    return "loops" if symbol and detail == "torch" and _first("mixed", symbol) else ""
 
 
 @cache

@@ -82,7 +82,11 @@ def disassembler() -> Any:
 
 
 def judge_function(
-    code: bytes, start: int, moves: Callable[[int], bool] = lambda target: False
+    code: bytes,
+    start: int,
+    moves: Callable[[int], bool] = lambda target: False,
+    *,
+    loops_only: bool = False,
 ) -> Judged:
     """Return (address, work) at which the work changes, for the code of one function.
 
@@ -90,15 +94,20 @@ def judge_function(
         code: its bytes.
         start: its address.
         moves: whether the function at an address is ``memcpy`` or its like.
+        loops_only: it is an operator's, of which only loops that compute are a kernel.
     """
     engine = disassembler()
     if engine is None:
         return [(start, "unknown")]
-    return judge(list(engine.disasm_lite(code[:LARGEST_BYTES], start)), moves)
+    found = list(engine.disasm_lite(code[:LARGEST_BYTES], start))
+    return judge(found, moves, loops_only=loops_only)
 
 
 def judge(
-    instructions: list[Instruction], moves: Callable[[int], bool] = lambda target: False
+    instructions: list[Instruction],
+    moves: Callable[[int], bool] = lambda target: False,
+    *,
+    loops_only: bool = False,
 ) -> Judged:
     """Return (address, work) at which the work of a function's instructions changes."""
     if not instructions:
@@ -123,7 +132,7 @@ def judge(
     loops = _loops(instructions)
     spans = [(bisect_left(addresses, a), bisect_right(addresses, b)) for a, b in loops]
     computes_in_loop = any(computing[end] > computing[begin] for begin, end in spans)
-    is_kernel = share > (KERNEL_FRAME if computes_in_loop else KERNEL_STRAIGHT)
+    is_kernel = not loops_only and share > (KERNEL_FRAME if computes_in_loop else KERNEL_STRAIGHT)
     work = np.full(count, 0 if is_kernel else 2, np.int8)  # 0 kernel, 1 copy, 2 other
     inside_computing = np.zeros(count, bool)
     for begin, end in sorted(spans, key=lambda span: span[0] - span[1]):  # the innermost comes last

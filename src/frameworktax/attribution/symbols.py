@@ -21,12 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from frameworktax.attribution.machine_code import MOVERS, Known, Work, judge_function, jump_slot
 
+Judging = Literal["", "all", "loops"]
 JIT = "[jit]"
 GENERATED = ("/memfd:", "/dev/zero", "[anon", "//anon", "[heap]")
 """Names of mappings that are no file's."""
@@ -220,7 +221,8 @@ class Resolver:
         process: ``/proc/PID`` of another process; None for this one.
         perf_map: names of code that is made while running.
         hidden: whether a library's symbols are to be ignored, to test what is done without.
-        judged: whether machine code is judged, by library and whether a symbol names the place.
+        judged: whether machine code is judged, by library and symbol: all of a function, or only
+            its loops.
     """
 
     def __init__(
@@ -230,7 +232,7 @@ class Resolver:
         process: Path | None = None,
         perf_map: PerfMap | None = None,
         hidden: Callable[[str], bool] = lambda library: False,
-        judged: Callable[[str, bool], bool] = lambda library, named: not named,
+        judged: Callable[[str, str | None], Judging] = lambda library, name: "" if name else "all",
     ) -> None:
         self._hidden, self._judged = hidden, judged
         self._process, self._perf_map = process, perf_map
@@ -290,7 +292,8 @@ class Resolver:
             if special is not None:
                 return Leaf(library, special)
         name = None if self._hidden(library) else table.find(vaddr)
-        work = table.work(vaddr) if self._judged(library, name is not None) else None
+        judged = self._judged(library, name)
+        work = table.work(vaddr, loops_only=judged == "loops") if judged else None
         if name is not None:
             return Leaf(library, demangle(name), work)
         start = table.function(vaddr)
@@ -531,10 +534,11 @@ class SymbolTable:
         offset = self._offset(address)
         return b"" if offset is None else self._data[offset : offset + size]
 
-    def work(self, address: int) -> Work | None:
+    def work(self, address: int, *, loops_only: bool = False) -> Work | None:
         """Return what the machine code does at an ELF address; None without an unwind table.
 
-        What no entry of the table covers was written by hand: a kernel.
+        What no entry of the table covers was written by hand: a kernel. Of a function always the
+        same is asked.
         """
         at = self._function_at(address)
         if at < 0:
@@ -550,7 +554,10 @@ class SymbolTable:
         judged = self.known.get(
             start,
             lambda: judge_function(
-                self._data[offset : offset + end - start], start, self._is_mover
+                self._data[offset : offset + end - start],
+                start,
+                self._is_mover,
+                loops_only=loops_only,
             ),
         )
         before = bisect_right(judged, address, key=lambda change: change[0])
