@@ -77,7 +77,7 @@ def test_an_extension_of_torch_is_judged_by_its_code_whatever_its_name():
 
 
 def test_of_an_operator_that_computes_small_cases_itself_only_loops_are_a_kernel():
-    """As einsum("bd,bd->b") ends in: nine tenths of it were dispatch."""
+    """As einsum("bd,bd->b") ends in, which was dispatch."""
     assert is_judged(TORCH, "_ZN2at6native19bmm_out_or_baddbmm_ERKNS_6TensorE") == "loops"
     symbol = "at::native::bmm_out_or_baddbmm_(at::Tensor const&)"
     assert classify(Leaf(TORCH, symbol, "kernel")) == ("kernel", "gemm")

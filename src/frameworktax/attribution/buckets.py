@@ -131,7 +131,7 @@ def goes_by_caller(leaf: Leaf) -> bool:
 
     So it is of copies, and of the lookup of a variable that each thread has: Python from 3.12 on
     looks up its own for most objects that it makes. So it is of the stubs through which a library
-    calls another's functions, too: a loop that computes exponentials spends a tenth in them.
+    calls another's functions, too: a loop that computes exponentials calls one for each vector.
     """
     return is_copy(leaf) or _is_lookup(leaf) or leaf.symbol == STUB
 
