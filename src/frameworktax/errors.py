@@ -183,6 +183,12 @@ def flat(text: str) -> str:
     return " ".join(CONTROL.sub(" ", INVISIBLE.sub("", ESCAPE.sub("", text))).split())
 
 
+def cut(text: str, most: int = 200) -> str:
+    """Return text from anywhere as ``flat`` does, its end left out where it is longer."""
+    line = flat(text)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def shortened(text: str) -> str:
     """Return text of ``ONE_LINE`` characters at most: its begin, and its end with the remedy."""
     if len(text) <= ONE_LINE:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
+from frameworktax.errors import cut
+
 FEW = 8
 """Entries that are shown one by one; of more, only their number is."""
 LONGEST = 300
@@ -21,12 +23,10 @@ class HtmlRepr:
     def _repr_html_(self) -> str:
         from html import escape
 
-        from frameworktax.errors import flat
-
         name = next(c.__name__ for c in type(self).__mro__ if "__dataclass_fields__" in vars(c))
         left = " style='text-align:left'"
         rows = "".join(
-            f"<tr><th scope='row'{left}>{escape(name)}</th><td{left}>{escape(flat(text))}</td></tr>"
+            f"<tr><th scope='row'{left}>{escape(name)}</th><td{left}>{escape(text)}</td></tr>"
             for name, text in rows_of(self)
         )
         return f"<table><caption>{name}</caption><tbody>{rows}</tbody></table>"
@@ -37,7 +37,7 @@ def rows_of(record: Any) -> Iterator[tuple[str, str]]:
     for field in fields(record):
         value = getattr(record, field.name)
         if value is not None and value not in ((), {}, ""):
-            yield field.name, cut(text_of(value))
+            yield field.name, cut(text_of(value), LONGEST)
 
 
 def text_of(value: Any) -> str:
@@ -65,11 +65,6 @@ def text_of(value: Any) -> str:
             return f"{len(value)} entries"
         return "; ".join(map(text_of, value))
     return str(value)
-
-
-def cut(text: str) -> str:
-    """Return text short enough for a cell."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _names(value: Any) -> set[str]:

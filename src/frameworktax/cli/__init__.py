@@ -149,15 +149,6 @@ def main() -> None:
         if isinstance(leaving.__context__, BrokenPipeError):
             _unread()  # typer leaves with 1, which would say that a gate failed
         raise
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            _crashed(error)
-        into_nothing(1)
-        fail(
-            f"cannot write {error.filename or 'the output'}: {error.strerror}; free space, and "
-            "run the same command again: what a store has is kept",
-            2,
-        )
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no verdict
         _crashed(error)
     else:
@@ -178,6 +169,13 @@ def replacement(arguments: Sequence[str]) -> str | None:
 
 def _crashed(error: Exception) -> NoReturn:
     """End with one line where a path is at fault, with a traceback and a code of its own else."""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        into_nothing(1)
+        fail(
+            f"cannot write {error.filename or 'the output'}: {error.strerror}; free space, and "
+            "run the same command again: what a store has is kept",
+            2,
+        )
     if isinstance(error, OSError) and error.filename is not None:
         fail(f"cannot use {error.filename}: {error.strerror}; name another", 2)
     if isinstance(error, MemoryError):

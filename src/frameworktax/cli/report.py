@@ -49,9 +49,6 @@ def report_command(
 
       frameworktax report before/ after/ -o report.html
     """
-    import ctypes
-    import gc
-
     from frameworktax import api
     from frameworktax.report.vega import PICTURES
     from frameworktax.store.read import condition
@@ -67,9 +64,6 @@ def report_command(
     before = beside = None
     with api.no_collection():  # it would look through all points again and again meanwhile
         results = api.read_store(store, wanted)
-        # the process is about to end: to free millions of objects would take a tenth of its time
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(results))
-        gc.freeze()
         if not results and where:
             raise UsageError(
                 f"no point in {store} has {' and '.join(where)}; "

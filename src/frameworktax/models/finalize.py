@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from frameworktax.errors import UsageError, flat
+from frameworktax.errors import UsageError, cut
 from frameworktax.models import ragged
 from frameworktax.models.base import Decoding, Inputs, Model
 from frameworktax.records import Workload
@@ -148,7 +148,7 @@ def check_device(device: str) -> None:
             try:
                 torch.cuda.init()
             except RuntimeError as error:  # a driver that is too old, a device of another user
-                why += f" ({flat(str(error))[:200]})"
+                why += f" ({cut(str(error))})"
         raise UsageError(f"--device {device}: {why}; choose --device cpu")
     index = int(device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():

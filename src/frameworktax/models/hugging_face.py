@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from frameworktax import host
-from frameworktax.errors import UsageError, flat, nearest
+from frameworktax.errors import UsageError, cut, nearest
 from frameworktax.models import BUILT_IN, PREFIXES, length_of, refuse
 from frameworktax.models.base import (
     DEFAULT_IMAGE_SIZE,
@@ -338,7 +338,7 @@ def _config(name: str, workload: Workload) -> Any:
     # What transformers raises for all that is not there, or no configuration.
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"hf:{name} cannot be loaded: {flat(str(error))[:200]}; name a model type (hf:bert), a "
+            f"hf:{name} cannot be loaded: {cut(str(error))}; name a model type (hf:bert), a "
             "folder written by save_pretrained (hf:./folder), or a model on the hub (hf:owner/name)"
         ) from error
 
@@ -391,7 +391,7 @@ def _trained(name: str, kind: Any, settings: Mapping[str, Any]) -> Any:
         is_folder = Path(name).is_dir()
         remedy = "write it again by save_pretrained" if is_folder else "connect to the hub"
         raise UsageError(
-            f"the weights of hf:{name} cannot be read: {flat(str(error))[:200]}; {remedy}"
+            f"the weights of hf:{name} cannot be read: {cut(str(error))}; {remedy}"
         ) from error
 
 
@@ -416,7 +416,7 @@ def _check_memory(name: str, kind: Any, config: Any, settings: Mapping[str, Any]
         with torch.device("meta"):
             ghost = kind.from_config(config, **settings)
     except ValueError as error:  # AutoModel knows no class for this type
-        text = flat(str(error))[:150]
+        text = cut(str(error), 150)
         raise UsageError(f"{name} cannot be built: {text}; choose another type") from error
     except (NotImplementedError, RuntimeError):  # reads values while it is made: size unknown
         return

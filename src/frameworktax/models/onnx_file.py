@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import UsageError, flat
+from frameworktax.errors import UsageError, cut
 from frameworktax.models.base import DEFAULT_IMAGE_SIZE, DEFAULT_LENGTH, SEED, Inputs, Model
 from frameworktax.records import Workload
 
@@ -75,13 +75,13 @@ def read(path: Path) -> Any:
     try:
         model = onnx.load(path, load_external_data=False)
     except DecodeError as error:
-        raise UsageError(f"{path} is no whole ONNX file ({_line(error)}); {EXPORT}") from error
+        raise UsageError(f"{path} is no whole ONNX file ({cut(str(error).strip(' .'))}); {EXPORT}") from error
     if not model.graph.node:
         raise UsageError(f"{path} is no whole ONNX file (its graph is empty); {EXPORT}")
     try:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
-        raise UsageError(f"{path} is not valid ONNX: {_line(error)}; {EXPORT}") from error
+        raise UsageError(f"{path} is not valid ONNX: {cut(str(error).strip(' .'))}; {EXPORT}") from error
     return model
 
 
@@ -92,10 +92,6 @@ def parameters(path: Path) -> int:
     weights = onnx.load(path, load_external_data=False).graph.initializer
     kind = onnx.TensorProto.DataType.Name
     return sum(math.prod(w.dims) for w in weights if kind(w.data_type) in WEIGHTS)
-
-
-def _line(error: Exception) -> str:
-    return flat(str(error))[:200].strip(" .")
 
 
 def inputs_of(model: Any) -> dict[str, Shape]:

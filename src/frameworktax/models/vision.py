@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from frameworktax.errors import UsageError, flat, nearest
+from frameworktax.errors import UsageError, cut, nearest
 from frameworktax.models import BUILT_IN, image_size_of
 from frameworktax.models.base import SEED, Model, calibrate, deep, drawn, model_of, normal, wide
 from frameworktax.models.hugging_face import COMMON, make, scaled
@@ -291,7 +291,7 @@ def _size_errors(name: str, workload: Workload) -> Iterator[None]:
             raise
         raise UsageError(
             f"{name} takes no image of {workload.image_size} pixels a side "
-            f"({flat(str(error))[:200]}); choose another --image-size"
+            f"({cut(str(error))}); choose another --image-size"
         ) from error
 
 

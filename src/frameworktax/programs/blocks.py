@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from frameworktax.analysis.where import OUTSIDE, Where, where
-from frameworktax.errors import counted
+from frameworktax.errors import counted, cut
 from frameworktax.programs.document import CALLS, Function, Kind, Process, Program, Section
 from frameworktax.report.blocks import (
     Block,
@@ -25,7 +25,6 @@ from frameworktax.report.blocks import (
 )
 from frameworktax.report.run_blocks import bar_cell, environment_blocks, place_table, share_cell
 from frameworktax.report.stacks import text_of
-from frameworktax.report.trace_blocks import cut
 from frameworktax.report.words import label, milliseconds, percent, time_text
 
 MISSING = ("no-calls", "calls-not-noted", "threads-not-sampled", "unseen-processes")

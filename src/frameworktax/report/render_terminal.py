@@ -81,7 +81,6 @@ class _Page:
 
     def __init__(self, console: Console) -> None:
         self.console, self.width = console, console.width
-        self._is_plain = console.color_system is None
         self.parts: list[RenderableType] = []
         """``Segments``, and what rich lays out."""
 
@@ -100,11 +99,8 @@ class _Page:
         if not isinstance(last, Segments):
             last = Segments([])
             self.parts.append(last)
-        if self._is_plain:
-            last.segments.append(Segment("".join([text for text, _ in pieces])))
-        else:
-            look = self.console.get_style
-            last.segments += [Segment(text, look(name) if name else None) for text, name in pieces]
+        look = self.console.get_style
+        last.segments += [Segment(text, look(name) if name else None) for text, name in pieces]
         last.segments.append(Segment.line())
 
     def write(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from frameworktax.analysis.trace.document import BUSY, NO_REGIME, busy_shares
 from frameworktax.analysis.whatif.formulas import MEASURED
-from frameworktax.errors import flat
+from frameworktax.errors import cut
 from frameworktax.records import Estimate, Prediction
 from frameworktax.report.blocks import Block, Cell, Column, Item, Items, Table, listed, right, table
 from frameworktax.report.words import NONE, WORDS, factor, has_interval, label, time_text
@@ -17,7 +17,6 @@ from frameworktax.report.words import NONE, WORDS, factor, has_interval, label, 
 STEPS = 8
 """Steps shown one by one; the document holds all of them."""
 LEADERS = 8
-NAME_LENGTH = 200
 Columns = dict[Column | str, Callable[[Any], str]]
 STARTUP: Columns = {
     right("time"): lambda c: time_text(c["ns"]),
@@ -207,12 +206,6 @@ def proof_text(p: Prediction) -> str:
         f"{100 * errors.get('p95', errors['median']):.1f} % at the 95th percentile, "
         f"{errors.get('n', 0):.0f} checks"
     )
-
-
-def cut(name: str, most: int = NAME_LENGTH) -> str:
-    """Return a name from a file as one line without control characters, cut where it is long."""
-    line = flat(name)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _share(ns: float, trace: Mapping[str, Any]) -> str:

@@ -36,7 +36,16 @@ def filled(name: str, values: Mapping[str, Any]) -> Spec:
 
     The texts of the values are ``harmless``.
     """
-    spec: Spec = _fill(template(name), harmless(values))
+    plain = harmless(values)
+
+    def fill(spec: Any) -> Any:
+        if isinstance(spec, dict):
+            return {key: fill(item) for key, item in spec.items()}
+        if isinstance(spec, list):
+            return [fill(item) for item in spec]
+        return plain[spec[1:]] if isinstance(spec, str) and spec.startswith("@") else spec
+
+    spec: Spec = fill(template(name))
     return spec
 
 
@@ -47,14 +56,6 @@ def harmless(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [harmless(item) for item in data]
     return flat(data) if isinstance(data, str) else data
-
-
-def _fill(spec: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(spec, dict):
-        return {key: _fill(item, values) for key, item in spec.items()}
-    if isinstance(spec, list):
-        return [_fill(item, values) for item in spec]
-    return values[spec[1:]] if isinstance(spec, str) and spec.startswith("@") else spec
 
 
 def engine() -> Any:
