@@ -15,7 +15,6 @@ from frameworktax.errors import UsageError, cut
 from frameworktax.models.base import DEFAULT_IMAGE_SIZE, DEFAULT_LENGTH, SEED, Inputs, Model
 from frameworktax.records import Workload
 
-EXPORT = "export it again"
 WEIGHTS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8")
 """Types of weights; whole numbers of 32 and 64 bits are shapes, axes and ids."""
 Shape = list[int | str | None]
@@ -74,14 +73,12 @@ def read(path: Path) -> Any:
 
     try:
         model = onnx.load(path, load_external_data=False)
-    except DecodeError as error:
-        raise UsageError(f"{path} is no whole ONNX file ({cut(str(error).strip(' .'))}); {EXPORT}") from error
-    if not model.graph.node:
-        raise UsageError(f"{path} is no whole ONNX file (its graph is empty); {EXPORT}")
-    try:
+        if not model.graph.node:
+            raise DecodeError("its graph is empty")
         onnx.checker.check_model(str(path))
-    except onnx.checker.ValidationError as error:
-        raise UsageError(f"{path} is not valid ONNX: {cut(str(error).strip(' .'))}; {EXPORT}") from error
+    except (DecodeError, onnx.checker.ValidationError) as error:
+        text = cut(str(error).strip(" ."))
+        raise UsageError(f"{path} is no valid ONNX file ({text}); export it again") from error
     return model
 
 
