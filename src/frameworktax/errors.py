@@ -183,6 +183,11 @@ def flat(text: str) -> str:
     return " ".join(CONTROL.sub(" ", INVISIBLE.sub("", ESCAPE.sub("", text))).split())
 
 
+def indented(line: str) -> str:
+    """Return a line as ``flat`` does, its indentation kept."""
+    return " " * (len(line) - len(line.lstrip())) + flat(line)
+
+
 def cut(text: str, most: int = 200) -> str:
     """Return text from anywhere as ``flat`` does, its end left out where it is longer."""
     line = flat(text)

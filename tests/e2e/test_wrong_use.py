@@ -70,6 +70,7 @@ def run(here, monkeypatch):
         (["bert-tiny", "--input", "ragged:5"], ["ragged:MEAN,SD"]),
         (["bert-tiny", "--input", "ragged:300,5"], ["--length"]),
         (["bert-tiny", "--channels-last"], ["images"]),
+        (["bert-tiny", "--trust-remote-code"], ["hf:", "leave out"]),
         (["gpt2", "--phase", "generate", "--length", "1020"], ["1024", "--new-tokens"]),
         (["own.py:build", "--input", "ragged", "--runtimes", "eager"], ["padding", "Linear"]),
     ],
@@ -144,6 +145,11 @@ def test_a_plan_has_the_time_budget_that_was_given(run):
 
 def test_the_name_of_a_new_study_drives_no_terminal(run):
     assert "\x1b" not in run("init", "a\x1b[31mb.toml").out
+
+
+def test_the_trace_of_an_error_drives_no_terminal(run):
+    err = run("explain", "a\x1b[31mb.json", "--verbose").err
+    assert "Traceback" in err and "\n    " in err and "\x1b" not in err
 
 
 def test_the_help_has_each_verb_in_a_whole_sentence(run):

@@ -17,7 +17,7 @@ from typer.main import get_command
 from frameworktax.cli import lists, measure, report, run
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
 from frameworktax.cli.options import QUIET, VERBOSE
-from frameworktax.errors import NO_ROOM, FrameworktaxError, one_line
+from frameworktax.errors import NO_ROOM, FrameworktaxError, indented, one_line
 from frameworktax.version import __version__
 
 CRASHED = 70
@@ -128,7 +128,7 @@ def main() -> None:
         sys.stdout.flush()  # raises here, and not at exit, if the reader has left
     except FrameworktaxError as error:
         if VERBOSE in sys.argv and QUIET not in sys.argv:
-            traceback.print_exception(error)
+            _trace(error)
         fail(replacement(sys.argv[1:]) or str(error), error.exit_code)
     except typer.Exit as leaving:
         sys.exit(leaving.exit_code)
@@ -180,8 +180,14 @@ def _crashed(error: Exception) -> NoReturn:
         fail(f"cannot use {error.filename}: {error.strerror}; name another", 2)
     if isinstance(error, MemoryError):
         fail("not enough memory for this; give it less, or a machine with more", 2)
-    traceback.print_exception(error)
+    _trace(error)
     fail(f"a fault of frameworktax itself, please report it: {one_line(error)}", CRASHED)
+
+
+def _trace(error: Exception) -> None:
+    """Print where an error was raised; names in it drive no terminal."""
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        print(indented(line), file=sys.stderr)
 
 
 def _unread() -> NoReturn:

@@ -146,11 +146,12 @@ def doctor(
         if as_json:
             print(json.dumps(asdict(found)))
             return
-        print(
+        text = (
             f"beyond what they show, sessions of one program differ by {found.session_sd:.2%} and "
             f"{found.block_noise:.2f} × the spread of their blocks, processes by "
             f"{found.process_sd:.2%}; written: {path}"
         )
+        _say([text])
         return
     from frameworktax import host
     from frameworktax.attribution import probe

@@ -22,7 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from frameworktax.errors import flat
+from frameworktax.errors import flat, indented
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import FLOOR, FamilyKey, Point, distinct_name, point_name
 from frameworktax.report import blocks
@@ -126,7 +126,7 @@ class ProgressView(_Drawing, Reporter):
     # --- events: see ``Reporter`` ---------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        self._console.print(_indented(text), soft_wrap=True, markup=False)
+        self._console.print(indented(text), soft_wrap=True, markup=False)
 
     def counts(self, counts: Mapping[str, int]) -> None:
         self._counts = dict(counts)
@@ -312,12 +312,8 @@ class ProgressView(_Drawing, Reporter):
         return [*lines, f"  set-up: {', '.join(steps)}"] if steps else lines
 
 
-def _indented(text: str) -> str:
-    return " " * (len(text) - len(text.lstrip())) + flat(text)
-
-
 def _text(text: str, style: str = "") -> Text:
-    return Text(_indented(text), style=style, no_wrap=True, overflow="ellipsis")
+    return Text(indented(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 class AttachView(_Drawing):

@@ -266,6 +266,8 @@ def refuse(workload: Workload, entry: Entry) -> None:
         raise UsageError(no_generation(name))
     if workload.input == "ragged" and not entry.has_length and entry is not USER:
         raise UsageError(f"{name} takes no sentences; leave out --input ragged")
+    if workload.trust_remote_code and not workload.model.startswith("hf:"):
+        raise UsageError(f"{name} is none of the hub's (hf:); leave out --trust-remote-code")
     if workload.channels_last and not entry.has_image_size and entry is not USER:
         raise UsageError(NO_IMAGES)
     least, most = entry.min_length, entry.max_length
