@@ -25,6 +25,8 @@ from frameworktax.analysis.whatif import formulas as whatif
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.report import charts, trace_blocks, words
 from frameworktax.report.families import families
+from frameworktax.report.html import write_page
+from frameworktax.report.run_blocks import run_blocks
 
 PHONE = {"width": 360, "height": 740}
 AXE = pages.axe()
@@ -363,6 +365,17 @@ def test_paper_has_ink_and_no_controls(light, tmp_path):
     light.pdf(path=tmp_path / "r.pdf")
     assert light.locator("details:not([open])").count() == 0  # paper cannot be unfolded
     assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_paper_has_every_column_of_what_is_folded(browser, run, tmp_path):
+    """A page without scripts cannot unfold anything for the printer."""
+    write_page(tmp_path / "r.html", "", run_blocks(run))
+    page = browser.new_page()
+    page.goto((tmp_path / "r.html").as_uri())
+    page.emulate_media(media="print")
+    cells = "[...document.querySelectorAll('details :is(th, td)')]"
+    assert page.evaluate(f"{cells}.length") > 100
+    assert page.evaluate(f"{cells}.filter(e => !e.checkVisibility()).length") == 0
 
 
 def test_the_keyboard_reaches_everything_that_can_be_pressed(light):
