@@ -257,6 +257,13 @@ def test_free_width_is_told_like_free_batch():
     assert at_least.high == math.inf
 
 
+def test_a_curve_without_any_latency_cannot_be_judged():
+    lost = [row(1.0, width=w) for w in (0.5, 1.0)]
+    lost = [replace(r, numbers={}) for r in lost]
+    with pytest.raises(claims.NotEvaluable, match="no blocks"):
+        claims.free_value(lost, "width")
+
+
 def curve_of(name, latencies, batches=(1, 4, 16)):
     return [row(v, batch=b, model=name) for b, v in zip(batches, latencies, strict=True)]
 

@@ -321,7 +321,9 @@ def free_value(
     """
     at = [row.at[axis] for row in curve]
     if not any(row.columns for row in curve):
-        return free_batch(at, [row.numbers["latency"].value for row in curve])
+        known = [row.numbers["latency"].value for row in curve if "latency" in row.numbers]
+        if len(known) == len(curve):
+            return free_batch(at, known)
     if not all(row.columns for row in curve):
         raise NotEvaluable("a point of the curve has no blocks")
     found, bound = free_batch_interval(at, [row.columns for row in curve], confidence)
