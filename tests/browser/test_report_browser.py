@@ -24,6 +24,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif import formulas as whatif
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.report import charts, trace_blocks, words
+from frameworktax.report.blocks import Chart, table
 from frameworktax.report.families import families
 from frameworktax.report.html import write_page
 from frameworktax.report.run_blocks import run_blocks
@@ -376,6 +377,23 @@ def test_paper_has_every_column_of_what_is_folded(browser, run, tmp_path):
     cells = "[...document.querySelectorAll('details :is(th, td)')]"
     assert page.evaluate(f"{cells}.length") > 100
     assert page.evaluate(f"{cells}.filter(e => !e.checkVisibility()).length") == 0
+
+
+def test_a_page_without_scripts_is_no_wider_than_its_screen(browser, run, tmp_path):
+    long = "a sentence of many words " * 12
+    spec = charts.drawn(charts.bill_chart(families(run)[0]))
+    write_page(
+        tmp_path / "r.html",
+        "",
+        [table("", ["name", "says", "found"], [["x", long, long]]), Chart("picture", spec)],
+    )
+    page = browser.new_page(viewport=pages.DESK)
+    page.goto((tmp_path / "r.html").as_uri())
+    wider = "e => e.scrollWidth - e.clientWidth"
+    assert page.locator(".scroll").evaluate(wider) == 0  # no text lies beyond the screen
+    assert page.locator("tbody tr").evaluate("e => e.clientHeight") < 400
+    page.set_viewport_size(PHONE)
+    assert page.locator("html").evaluate(wider) == 0
 
 
 def test_the_keyboard_reaches_everything_that_can_be_pressed(light):
