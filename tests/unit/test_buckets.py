@@ -19,7 +19,7 @@ from frameworktax.attribution.buckets import (
     with_caller,
 )
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks, sample
-from frameworktax.attribution.symbols import Leaf
+from frameworktax.attribution.symbols import STUB, Leaf
 from frameworktax.clock import Clock
 from frameworktax.records import BILL
 
@@ -135,7 +135,7 @@ def test_the_lookup_of_a_threads_variable_goes_by_its_caller(caller, line):
 
 
 def test_the_stub_of_a_call_is_part_of_its_caller():
-    stub = Leaf(TORCH, "_init")
+    stub = Leaf(TORCH, STUB)
     assert goes_by_caller(stub)
     assert with_caller(stub, Leaf(TORCH, LOOP)) == Leaf(TORCH, LOOP)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from frameworktax.attribution.machine_code import Work
 from frameworktax.attribution.sampler import SampleRun, Stretch
-from frameworktax.attribution.symbols import JIT, KERNEL, UNKNOWN, Judging, Leaf
+from frameworktax.attribution.symbols import JIT, KERNEL, STUB, UNKNOWN, Judging, Leaf
 
 Place = tuple[str, str]
 """A line of ``records.BILL``, and the part of it ('' except for ``kernel``)."""
@@ -25,8 +25,6 @@ Place = tuple[str, str]
 UNREAD = "unread"
 """Part of the remainder of which nothing is known; it may be kernels."""
 
-STUB = "_init"
-"""The last symbol before the stubs of a library, which have none themselves."""
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
 _NOTED = 0.05

@@ -33,6 +33,8 @@ GENERATED = ("/memfd:", "/dev/zero", "[anon", "//anon", "[heap]")
 """Names of mappings that are no file's."""
 KERNEL = "[kernel]"
 UNKNOWN = "[unknown]"
+STUB = "plt"
+"""Symbol of the stubs through which a library calls another's functions: they have none."""
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"),
      ("size", "<u8")]
@@ -464,10 +466,10 @@ class SymbolTable:
         """Return the symbol whose ``[value, value + size)`` holds an ELF address.
 
         A symbol of size 0 (hand-written assembly) reaches to the next symbol, and is taken only
-        where no sized symbol fits. Stubs of calls into other libraries have no symbols: ``plt``.
+        where no sized symbol fits. Stubs are ``STUB``, whatever is before them.
         """
         if any(start <= address < end for start, end in self._stubs):
-            return "plt"
+            return STUB
         starts, ends, names = self._sized
         at = int(np.searchsorted(starts, address, side="right"))
         for i in range(at - 1, max(-1, at - 1 - _NESTING), -1):  # at most down to the first
