@@ -513,4 +513,6 @@ def test_more_threads_than_processors_get_no_advice():
     crowded = on_threads(3)
     assert crowded.advice == ()
     assert "crowded" in {note.code for note in crowded.notes}
+    assert "faster" in on_threads(2).headline and "faster" not in crowded.headline
+    assert crowded.headline.endswith("; more threads than processors")
     assert on_threads(3, replace(data.ENVIRONMENT, affinity=(0, 1, 2))).advice != ()

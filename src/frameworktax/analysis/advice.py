@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis.bill import TWIN, Bill
@@ -35,6 +35,7 @@ from frameworktax.records import (
     Advice,
     Curve,
     Estimate,
+    FamilyKey,
     Measurement,
     Note,
     Parity,
@@ -402,8 +403,15 @@ def _packing(
 # --- the answer in a sentence ---------------------------------------------------------------------
 
 
-def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> str:
-    """Return what was found for the first model, and how many more there are."""
+def headline(
+    measurements: Sequence[Measurement],
+    curves: Sequence[Curve],
+    crowded: Container[FamilyKey] = (),
+) -> str:
+    """Return what was found for the first model, and how many more there are.
+
+    Of families that are ``crowded``, with more threads than processors, nothing is concluded.
+    """
     real = [m for m in measurements if m.runtime != FLOOR]
     measured = [m for m in real if m.latency_ns is not None]
     if not measured:
@@ -420,6 +428,8 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
     at_first = [m for m in family if m.workload.batch == smallest]
     focus = next((m for m in at_first if m.runtime == REFERENCE), at_first[0])
     parts = [_tax(focus), _free(focus, curves), _fastest(at_first, smallest), _bound(focus)]
+    if keys[0] in crowded:
+        parts[1:] = ["more threads than processors"]
     place, known = first.platform, []
     if place == "cpu":
         place, known = "this machine", [counted(first.threads, "thread")]

@@ -85,18 +85,21 @@ def build(records: Sequence[Record], *, asked: Iterable[Point] = (), until: floa
     every = [row for rows in rows_of for row in rows]
     to_first = ratios((m.records, row[0].records) for row in every for m in row[1:])
     machines = {s.session: _machine(s.environment) for s in sessions}
-    for family, rows in zip(families.values(), rows_of, strict=True):
+    crowded: set[FamilyKey] = set()
+    for (key, family), rows in zip(families.items(), rows_of, strict=True):
         found = [_curve(row, [next(to_first) for _ in row[1:]], machines) for row in rows]
         curves += found
-        crowded = [m for m in family if m.threads > processors.get(m.session or "", m.threads)]
-        if not crowded or device_of(crowded[0].platform) != "cpu":
+        m = family[0]  # of all of them threads and device are the same
+        fewest = min(processors.get(m.session or "", m.threads) for m in family)
+        if m.threads <= fewest or device_of(m.platform) != "cpu":
             bills = {(m.runtime, m.workload.batch): m.bill for m in family if m.bill is not None}
             more, about = advising.advise(family, found, bills)
             advice += more
             notes += about
         else:
+            crowded.add(key)
             text = (
-                f"{crowded[0].workload.model}: {crowded[0].threads} threads on fewer processors "
+                f"{m.workload.model}: {m.threads} threads on fewer processors "
                 "wait for each other; no advice is given on such numbers"
             )
             notes.append(Note("crowded", text))
@@ -113,7 +116,7 @@ def build(records: Sequence[Record], *, asked: Iterable[Point] = (), until: floa
     floors = [m.latency_ns for m in measurements if m.runtime == FLOOR]
     return Run(
         environment=sessions[-1].environment if sessions else None,
-        headline=advising.headline(measurements, curves),
+        headline=advising.headline(measurements, curves, crowded),
         harness_floor_ns=next((floor for floor in floors if floor is not None), None),
         host_drift=drift,
         own_tax=_own_tax(of[Effort]),
