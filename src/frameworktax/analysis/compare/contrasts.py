@@ -495,7 +495,15 @@ def contrast(
         return None
     if metric == "kernel" and all(m.bill_method == DEVICE for m in (*before, b)):
         return _device(before, b)
-    found = _latency(before, b, same_calibrator, constants)
+    found: Contrast | None
+    if one_session(before[0], b) and before[0].blocks_ns and b.blocks_ns:
+        found = paired(blocks(before[0]), blocks(b), constants)
+    else:
+        *sides, side = map(sample_of, (*before, b))
+        on_cpu = device_of(b.platform) == "cpu"
+        found = between(
+            sides, side, on_cpu=on_cpu, same_calibrator=same_calibrator, constants=constants
+        )
     if found is None or metric == "latency":
         return found
     known = [share for m in (*before, b) if (share := _share(m, metric)) is not None]
@@ -525,21 +533,6 @@ def usable(before: Sequence[Measurement], b: Measurement) -> list[Measurement]:
 def _averaged(parts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return (variance, degrees of freedom) of values as parts of their mean."""
     return [(variance / len(parts) ** 2, degrees) for variance, degrees in parts]
-
-
-def _latency(
-    before: Sequence[Measurement], b: Measurement, same_calibrator: bool, constants: Constants
-) -> Contrast | None:
-    if one_session(before[0], b) and before[0].blocks_ns and b.blocks_ns:
-        return paired(blocks(before[0]), blocks(b), constants)
-    *old, new = map(sample_of, (*before, b))
-    return between(
-        old,
-        new,
-        on_cpu=device_of(b.platform) == "cpu",
-        same_calibrator=same_calibrator,
-        constants=constants,
-    )
 
 
 def sample_of(m: Measurement) -> Sample:
