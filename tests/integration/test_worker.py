@@ -295,6 +295,39 @@ def test_a_full_disk_says_what_to_do():
     assert b"free space, or name another folder in FRAMEWORKTAX_CACHE" in answer.getvalue()
 
 
+DEFAULTS = """
+import torch
+
+class Own(torch.nn.Linear):
+    def forward(self, x):
+        torch.set_default_dtype(torch.float64)
+        return super().forward(x)
+
+def build():
+    return Own(4, 4), torch.ones(1, 4)
+"""
+
+
+def test_a_model_whose_call_sets_the_default_type_is_built_as_before(worker, tmp_path):
+    """The set-up process calls it to count its operations, then builds it to export it."""
+    path = tmp_path / "own.py"
+    path.write_text(DEFAULTS)
+    workload = Workload(model=f"{path}:build")
+    worker.request(
+        Server.describe, LIMIT_S, workload=workload, device="cpu", batches=(1,), limit_s=1.0
+    )
+    other = Worker("another")
+    try:
+        for number, one in (("a", worker), ("b", other)):
+            load(one, tmp_path, "eager", model=f"{path}:build")
+            one.request(Server.bind, LIMIT_S, batch=1, limit_ns=1)
+            one.request(Server.output, LIMIT_S, batch=1, path=str(tmp_path / number))
+    finally:
+        other.kill()
+    first, second = (np.load(tmp_path / number)["arr_0"] for number in "ab")
+    assert np.array_equal(first, second)
+
+
 THREADS = """
 import torch
 

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -127,7 +127,8 @@ class Server:
         from frameworktax.models.describe import describe_batches
 
         model = self._build(workload, device, live)
-        found = describe_batches(model, batches, limit_s)
+        with _default_dtype():
+            found = describe_batches(model, batches, limit_s)
         return protocol.Described(
             facts={
                 batch: protocol.Facts(**{**facts, "notes": protocol.notes(facts["notes"])})
@@ -151,7 +152,8 @@ class Server:
         model = self._build(workload, target.device, live)
         start = time.perf_counter_ns()
         Path(folder).mkdir(parents=True, exist_ok=True)
-        runtimes.get(runtime).prepare(model, batches, target, Path(folder))
+        with _default_dtype():
+            runtimes.get(runtime).prepare(model, batches, target, Path(folder))
         return time.perf_counter_ns() - start
 
     def load(
@@ -227,7 +229,7 @@ class Server:
 
     def _build(self, workload: Workload, device: str, live: str | None) -> Model:
         check_device(device)
-        os.chdir(self._begun_in)  # code that built a model before may have left it
+        os.chdir(self._begun_in)  # a model that was built and called before may have left it
         if live is not None:
             from frameworktax.models.user import build_live
 
@@ -471,6 +473,18 @@ def _same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
     return len(ours) == len(theirs) and all(
         np.array_equal(a, b, equal_nan=True) for a, b in zip(ours, theirs, strict=True)
     )
+
+
+@contextlib.contextmanager
+def _default_dtype() -> Iterator[None]:
+    """Leave the type that weights are drawn in as it is: calls of a model may set it."""
+    torch = sys.modules.get("torch")
+    before = torch and torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        if torch is not None:
+            torch.set_default_dtype(before)
 
 
 def _torch_threads() -> int | None:
