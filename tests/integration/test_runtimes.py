@@ -488,6 +488,19 @@ def test_levels_of_onnxruntime_agree_and_say_what_was_fused(option: str, prepare
     }  # fmt: skip
 
 
+def test_fused_attention_masks_what_the_mask_says_and_not_the_ends_of_rows(prepared) -> None:
+    runtime = runnable("onnxruntime@fused")
+    loaded = runtime.load(None, TARGET, prepared("onnxruntime@fused", "bert-tiny"))
+    model, serve = models.build(WORKLOADS["bert-tiny"]), loaded.serve(4)
+    given = model.inputs(4).kwargs
+    mask = torch.ones_like(given["attention_mask"])
+    mask[0, 1::2], mask[1, :3], mask[2, 3:] = 0, 0, 0  # holes, and padding on each side
+    with torch.no_grad():
+        expected = to_arrays(model.module(**{**given, "attention_mask": mask}))
+    made = serve([(mask if name == "attention_mask" else t).numpy() for name, t in given.items()])
+    assert_close([array.astype(np.float64) for array in made], expected)
+
+
 def test_only_transformers_can_be_fused(tmp_path: Path) -> None:
     runtime = runnable("onnxruntime@fused")
     with pytest.raises(WorkerError, match="no transformer to fuse"):

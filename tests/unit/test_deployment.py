@@ -531,6 +531,38 @@ def test_an_engine_that_writes_into_its_inputs_or_keeps_its_outputs_is_not_prove
     assert [said in reason for reason in wrong[:1]] == [True] * bool(how)
 
 
+@pytest.mark.parametrize(
+    ("mask", "at", "is_equal"),
+    [
+        ([[0, 0, 1], [1, 1, 1]], (0, 1), True),  # attends to nothing where none looks ahead
+        ([[0, 0, 1], [1, 1, 1]], (0, 2), False),
+        ([[1, 0, 0], [1, 1, 1]], (0, 1), False),
+    ],
+)
+def test_what_comes_before_the_first_token_of_a_row_has_no_defined_output(
+    tmp_path, mask, at, is_equal
+):
+    interface = Interface(
+        parameters=[("attention_mask", "POSITIONAL_OR_KEYWORD", False)],
+        inputs=["kwargs.attention_mask"],
+        dtypes=["int64"],
+        output={"tensor": "float32"},
+    )
+
+    def run(arrays):
+        made = np.ones((2, 3, 5), np.float32)
+        made[at] = np.nan
+        return [made]
+
+    server = Server()
+    server._deployment = serving.StandIn(interface, "cpu", {((2, 3),): (run, False)})
+    places = {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "outputs")}
+    np.savez(places["inputs"], **{"kwargs.attention_mask": np.array(mask)})
+    np.savez(places["outputs"], np.ones((2, 3, 5)))
+    found = server.serve(folder="", precision="float32", on_torch=False, **places)
+    assert found.within_tolerance is is_equal
+
+
 # --- sizes between the shapes ---------------------------------------------------------------------
 
 PADDING = Padding(inputs=((0, 1), (0, 1)), outputs=((0, 1), (0, None)), batch=True, length=True,

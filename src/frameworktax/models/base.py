@@ -290,8 +290,9 @@ def draw(model: Model, batch: int, number: int) -> Inputs:
     Values stay within those of ``ROWS`` samples of the example, so that an index stays one: whole
     numbers between its least and its largest, floats normal with its mean and deviation, cut at its
     ends. Floats that are all one number are drawn between 0 and it, or 1 where it is 0. Other
-    constants stay. Of a mask, zeros and ones, every second draw masks the ends of rows, as padding
-    does, and the others are the example: a row without a one has no defined output.
+    constants stay. Of a mask, zeros and ones, two of eight draws mask the ends of rows, as padding
+    does, one masks their begins, one whatever comes after the first token, and the others are the
+    example: a row without a one has no defined output.
     Number 0 is the model's own input, 1 to ``EDGES`` are edge values, others are random.
     """
     import torch
@@ -320,7 +321,7 @@ def _drawn(path: str, example: Any, rows: Any, number: int, generator: torch.Gen
         rows = rows.long()  # unsigned types have no least and no largest
     low, high = rows.min().item(), rows.max().item()
     if "mask" in path and example.dim() >= 2 and high == 1 and bool((rows == rows**2).all()):
-        return _padded(example, generator) if number % 2 else example
+        return _masked(example, number, generator) if number % 2 else example
     is_constant = low == high
     if is_constant:
         if not example.is_floating_point() or not math.isfinite(low):
@@ -340,10 +341,16 @@ def _drawn(path: str, example: Any, rows: Any, number: int, generator: torch.Gen
     return found.to(example.device, example.dtype)
 
 
-def _padded(mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a mask of ones with the ends of its rows zero, at least one left in each."""
+def _masked(mask: torch.Tensor, number: int, generator: torch.Generator) -> torch.Tensor:
+    """Return a mask of ones with zeros in the place of some, at least one left in each row."""
     import torch
 
     width = mask.shape[-1]
-    kept = torch.randint(1, width + 1, mask.shape[:-1], generator=generator).to(mask.device)
-    return (torch.arange(width, device=mask.device) < kept.unsqueeze(-1)).to(mask.dtype)
+    if number % 4 == 1 or number % 8 == 7:
+        size = (*mask.shape[:-1], 1)
+        kept = torch.arange(width) < torch.randint(1, width + 1, size, generator=generator)
+        kept = kept if number % 4 == 1 else kept.flip(-1)
+    else:
+        kept = torch.rand(mask.shape, generator=generator) < 0.5
+        kept[..., 0] = True
+    return kept.to(mask.device, mask.dtype)

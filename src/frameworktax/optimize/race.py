@@ -13,14 +13,10 @@ from frameworktax.analysis.estimates import inverse, paired_ratio
 from frameworktax.records import Estimate, Measurement, Run, Workload
 from frameworktax.report.words import duration, factor, size_text
 from frameworktax.runtimes.base import LOWER, SERIAL, Target
-from frameworktax.runtimes.deployment import LIGHT
 from frameworktax.stats import simultaneous
 
 AIMS = ("latency", "throughput", "memory", "startup")
 """What a race may be for; whatever it is, what is not proven faster than eager is not delivered."""
-BARE = LIGHT
-"""Of these, races between engines alone, inputs bound beforehand: a process that is called with
-arrays instead of torch's tensors does not import torch."""
 FINALISTS = 3
 """Most runtimes of a shape that are measured finely."""
 TIE = 0.02
@@ -38,7 +34,7 @@ class Candidate:
         workload: model, length and batch.
         runtime: with its option.
         measured: in all stages that it was in, called as a deployment calls it unless the race
-            is one of ``BARE``; None where it was in none.
+            is one of ``LIGHT``; None where it was in none.
         gain: over eager; above 1 is faster.
         start_ns: from nothing loaded to the end of the first call, the median of its processes.
         reason: why it lost; empty while it has not.

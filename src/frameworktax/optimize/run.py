@@ -53,7 +53,7 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.runtimes.base import LOWER, Target
-from frameworktax.runtimes.deployment import Manifest, Shape, shape_name
+from frameworktax.runtimes.deployment import LIGHT, Manifest, Shape, shape_name
 from frameworktax.runtimes.variants import GRAPH
 from frameworktax.stats import UNTIL
 
@@ -434,10 +434,11 @@ def _race(
     """Measure runtimes at shapes beside eager, or take the stage from the store.
 
     They are called as a deployment calls them: for short calls what converts the arguments may
-    decide between two engines.
+    decide between two engines. In races for ``LIGHT`` loads engines run alone: a process that is
+    called with arrays instead of torch's tensors does not import torch.
     """
     called = pairs
-    if asked.aim not in race.BARE:
+    if asked.aim not in LIGHT:
         called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
     points = _points(asked, called)
     processes = given.setdefault("processes", asked.counts["processes"])
@@ -458,7 +459,7 @@ def _stored(asked: Asked, pairs: Sequence[tuple[Workload, str]]) -> Run | None:
     and heats of a race come first.
     """
     called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
-    if not asked.resume or asked.aim in race.BARE or _known(asked, _points(asked, called), 1):
+    if not asked.resume or asked.aim in LIGHT or _known(asked, _points(asked, called), 1):
         return None
     return _known(asked, _points(asked, pairs), 1)
 
@@ -584,7 +585,7 @@ def _deliver(
                 given = {"points": delivery.points(), "budget_s": PROOF * asked.time_budget}
                 given |= {"deployment": folder, **asked.counts}
                 proof = delivery.confirm(_measured(asked, reporter, **given))
-                if asked.aim not in race.BARE:  # else the race was of engines alone
+                if asked.aim not in LIGHT:  # else the race was of engines alone
                     found = race.as_delivered(found, delivery.measured)
                 best = {one.pair for one in race.decide(found, asked.aim) if one.won}
                 slower = {one.pair for one in winners} - best

@@ -39,7 +39,7 @@ COPIED_BYTES = 1 << 17
 """Inputs up to this size together are copied into a session's own memory, which takes less than to
 name and check them; large ones are handed over. ``benchmarks/refund.py --dispatch`` shows what a
 call costs."""
-BATCH = "batch"
+BATCH, BERT = "batch", "bert"
 LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED"}
 LEVELS |= {"bare": "ORT_DISABLE_ALL"}
 ALL = "ORT_ENABLE_ALL"
@@ -96,6 +96,7 @@ def _export_fused(export: Export) -> dict[int, str]:
     """
     import torch
     from onnxruntime.transformers import optimizer
+    from onnxruntime.transformers.fusion_options import FusionOptions
 
     model = export.model
     config = getattr(model.module, "config", None)
@@ -121,11 +122,16 @@ def _export_fused(export: Export) -> dict[int, str]:
             if dim is not None
         },
     )
+    kind = config.model_type if config.model_type in optimizer.MODEL_TYPES else BERT
+    options = FusionOptions(kind)
+    if kind == BERT:  # or of each row's mask it takes the number of ones, as if all came first
+        options.use_raw_attention_mask()
     fused = optimizer.optimize_model(
         str(exported),
-        model_type=config.model_type if config.model_type in optimizer.MODEL_TYPES else "bert",
+        model_type=kind,
         num_heads=getattr(config, "num_attention_heads", 0),
         hidden_size=getattr(config, "hidden_size", 0),
+        optimization_options=options,
         opt_level=0,
     )
     fused.save_model_to_file(str(export.folder / "model.onnx"))
