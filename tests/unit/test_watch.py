@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import Counter
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -721,6 +722,40 @@ def test_an_exporter_may_fork(clock):
     assert forking.calls == [0]
     recorder.end()
     recorder.join()
+
+
+@pytest.mark.timeout(60)
+def test_a_signals_handler_may_call_the_model_in_the_middle_of_its_first_call(
+    watched, seen, monkeypatch
+):
+    def interrupted(thread, start=threading.Thread.start):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert model([1, 2]) == [2, 4]
+        if not thread.ident:
+            start(thread)
+
+    model = Doubler()
+    one = watched(model, exporter=seen)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    for _ in range(2):
+        model([1])
+    one.flush()
+    assert sorted(batch for _, batch, _ in seen.calls) == ["1", "1", "2"] and not one.faults
+    assert [t.name for t in threading.enumerate()].count("frameworktax-watch") == 1
+
+
+def test_a_watch_whose_thread_cannot_be_started_tries_again(watched, seen, monkeypatch):
+    model = Doubler()
+    one = watched(model, exporter=seen)
+    with monkeypatch.context() as none:
+        none.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start")))
+        for _ in range(3):
+            assert model([1]) == [2]
+        one.flush()
+    assert one.faults == {"call": 3, "export": 1}
+    assert model([1]) == [2]
+    one.flush()
+    assert len(seen.calls) == 1
 
 
 class Hanging(Seen):

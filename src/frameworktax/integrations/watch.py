@@ -355,7 +355,7 @@ class Watch:
         """Begin with no thread and no call: here, and again in a forked child."""
         self.local.caller = None
         self._callers: list[Caller] = []
-        self._joining = threading.Lock()
+        self._joining = threading.RLock()  # a signal's handler may call the model meanwhile
         self.exporting = threading.RLock()
         """Of the thread that calls the exporter, or of a fork: else the child could inherit a lock
         of the exporter's that nothing in it ever releases."""
@@ -456,8 +456,12 @@ class Watch:
         with self._joining:
             if self._thread is None:
                 made = threading.Thread(target=self._run, name="frameworktax-watch", daemon=True)
-                made.start()
-                self._thread = made
+                self._thread = made  # now: a handler may call the model next
+                try:
+                    made.start()
+                except RuntimeError:  # there are too many: the next call tries again
+                    self._thread = None
+                    raise
             return self._thread
 
     def _gap(self, coin: random.Random, sampled: int) -> int:
@@ -580,7 +584,10 @@ class Watch:
         if not self.ended:
             done = threading.Event()
             self._requests.put(done)
-            self._wait(self._running(), done.wait)
+            try:
+                self._wait(self._running(), done.wait)
+            except RuntimeError as error:  # no thread can be started
+                self._fault("export", error)
 
     def _wait(self, thread: threading.Thread, wait: Callable[[float], bool | None]) -> None:
         """Wait for what the thread of the watch does, unless this is that thread."""

@@ -320,10 +320,6 @@ class Recorder:
         at, self.kept_bytes = self.kept_bytes, self.kept_bytes + written
         return {"kept": [self.pid, at, size]} if written == size else {"left_out": size}
 
-    def phase(self, kind: str, name: str) -> Root:
-        """Return what is known of calls that are no module's."""
-        return self.register(name, {"kind": kind, "class": name})
-
     def register(self, key: Any, known: dict[str, Any]) -> Root:
         """Return a kind of calls; if it is new, write what it is."""
         with self.lock:
@@ -825,7 +821,8 @@ def phase(
         key = name(args) if callable(name) else name or args[0].__class__.__name__
         calls = thread.calls.get(key)
         if calls is None:
-            calls = thread.calls[key] = Calls(recorder.phase(kind, key))
+            root = recorder.register(key, {"kind": kind, "class": key})
+            calls = thread.calls[key] = Calls(root)
         return thread.call(calls, is_open, function, args, kwargs)
 
     return update_wrapper(observed, function)
