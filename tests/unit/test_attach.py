@@ -106,6 +106,24 @@ def machine(monkeypatch, tmp_path):
     return SimpleNamespace(root=tmp_path, write=write, process=process)
 
 
+def test_code_of_another_program_at_the_same_address_is_that_ones(machine):
+    stat = (machine.root / "proc" / str(PID) / "stat").read_text().strip()
+
+    def execute(library, stack):
+        maps = f"{ELSEWHERE:x}-a000 r-xp 00000000 08:01 7 /opt/{library}\n"
+        machine.write(maps=maps, stat=f"{stat} 0 0 1 2 {stack}\n")
+
+    execute("first", 5)
+    with Observation(PID, root=machine.root) as observed:
+        seen = []
+        for library, stack in (("first", 5), ("second", 6), ("second", 0)):
+            execute(library, stack)
+            for one in observed._processes.values():
+                one.sampler.look()
+            seen.append({name for _, name, _, _ in observed.update().processes[0].symbols_ns})
+    assert "second" not in seen[0] and {"first", "second"} <= seen[1] == seen[2]
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

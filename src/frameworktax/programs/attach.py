@@ -34,7 +34,7 @@ from frameworktax.attribution.threads import (
     ThreadSampler,
 )
 from frameworktax.errors import NothingMeasuredError, UsageError
-from frameworktax.host.machine import read
+from frameworktax.host.machine import read, stat_fields
 from frameworktax.measure.recorder import this_environment
 from frameworktax.programs import target
 from frameworktax.programs.document import Function, Process, Program, Section
@@ -59,6 +59,7 @@ FUNCTIONS = 100
 UNSEEN, LOST = 0.05, 0.02
 """Shares of processor time and of samples above which a note says so."""
 METHOD = "program-counter-sampling (perf-event), every {}"
+_IMAGE = slice(23, 26)  # see stat_fields: where its code and its stack are, else at each exec
 _DEVICES = re.compile(r"/dev/(nvidia\d|kfd|dri/renderD)")
 _PYTHON = re.compile(r"(lib)?python\d?(\.\d+)?t?(\.so[.\d]*)?")
 
@@ -162,14 +163,12 @@ class _Observed:
     def __init__(
         self, found: Target, period_ns: int, root: Path, processors: Events | None
     ) -> None:
-        self._folder = folder = target.living(root / "proc" / str(found.pid))
+        self._folder = target.living(root / "proc" / str(found.pid))
         self.target, self.period_ns = found, period_ns
         self.sampler = ThreadSampler(found.pid, processors or Events(period_ns), root)
         self.per = "thread" if processors is None else "processor"
-        perf_map = PerfMap(folder / f"root/tmp/perf-{found.inner_pid}.map")
-        self.resolver = Resolver(process=folder, perf_map=perf_map, judged=is_judged)
+        self._begin_image(stat_fields(self._folder)[_IMAGE])
         self.has_device = self._maps_device()
-        self.places: dict[int, Leaf] = {}
         self.functions: tuple[Function, ...] = ()
         self.threads: dict[int, Seen] = {}
         self.ended: deque[tuple[int, Seen]] = deque(maxlen=MOST_ENDED)
@@ -181,9 +180,19 @@ class _Observed:
         names = {PurePosixPath(path).name for path in self.resolver.libraries}
         return any(map(_PYTHON.fullmatch, names | {leaf.library for leaf in self.seen.leaves}))
 
+    def _begin_image(self, image: list[str]) -> None:
+        """Forget where code was: the process has executed a program."""
+        self._image = image
+        perf_map = PerfMap(self._folder / f"root/tmp/perf-{self.target.inner_pid}.map")
+        self.resolver = Resolver(process=self._folder, perf_map=perf_map, judged=is_judged)
+        self.places: dict[int, Leaf] = {}
+
     def take(self) -> Counter[Leaf]:
         """Place what was sampled since the last time, and return it."""
         taken = self.sampler.take()
+        image = stat_fields(self._folder)[_IMAGE]  # none of a process that has ended
+        if image and image != self._image:
+            self._begin_image(image)
         unknown = {a for one in taken for a in one.user} - self.places.keys()
         self.places.update(self.resolver.resolve(unknown))
         if unknown and not self.has_device:  # it may have begun to use one
