@@ -124,7 +124,7 @@ def test_a_model_that_raises_in_its_own_process(shell):
         (["explain", "none.json"], ["none.json"]),
         (["doctor", "--calibrate", "--fix-hints"], ["--fix-hints", "alone"]),
         (["doctor", "--fix-hints", "--json"], ["--fix-hints", "alone"]),
-        (["ablate", "mlp", "--redraw", "--batch", "4"], ["--batch", "beside --redraw"]),
+        (["ablate", "mlp", "--redraw", "--until", "5%"], ["--until", "beside --redraw"]),
         (["reproduce", "figure-1", "--dry-run", "--report", "p.md"], ["--dry-run", "--json"]),
         (["reproduce", "figure-1", "--dry-run", "--redraw"], ["--redraw", "leave out"]),
         (["reproduce", "figure-1", "--dry-run", "--time-budget", "x"], ["'x'", "60s"]),
