@@ -267,9 +267,9 @@ def test_a_store_gives_back_its_newest_ladder(tmp_path):
     for name, lost in (("20261120T100000-aaaa", ()), ("20261121T100000-bbbb", ("torchscript",))):
         write(tmp_path, records(lost=lost, session=name))
     assert step(ablate.read(tmp_path), "no-python").reason == "signal 11"
-    assert ablate.read(tmp_path, model=data.MODEL).session == "20261121T100000-bbbb"
+    assert ablate.read(tmp_path, data.MODEL).session == "20261121T100000-bbbb"
     with pytest.raises(UsageError, match=r"gpt2; frameworktax ablate MODEL"):
-        ablate.read(tmp_path, model="gpt2")
+        ablate.read(tmp_path, "gpt2")
 
 
 def test_a_precision_that_the_base_does_not_have_is_refused_before_anything_is_measured(tmp_path):
@@ -288,8 +288,8 @@ def test_a_ladder_of_another_workload_or_without_a_path_is_not_given_back(tmp_pa
         with pytest.raises(UsageError, match=f"no ladder with {name} {value}"):
             ablate.read(tmp_path, **wanted)
     with pytest.raises(UsageError, match="no path 'onnx'"):
-        ablate.read(tmp_path, ["onnx"])
-    some = ablate.read(tmp_path, ["torchscript"])
+        ablate.read(tmp_path, paths=["onnx"])
+    some = ablate.read(tmp_path, paths=["torchscript"])
     assert {one.rung.path for one in some.steps} == {"eager", "torchscript"}
     assert some.best.rung.name == "no-python"
 

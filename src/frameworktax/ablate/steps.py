@@ -370,19 +370,23 @@ def may_choose_attention(model: str) -> bool:
     return entry.family in (models.USER.family, models.PLUGIN) or "transformers" in entry.packages
 
 
-def read(folder: str | Path, paths: Iterable[str] = (), **wanted: object) -> Ablation:
+def read(
+    folder: str | Path, model: str | None = None, *, paths: Iterable[str] = (), **wanted: object
+) -> Ablation:
     """Return the newest ladder in a store that is as wanted, without measuring.
 
     Args:
         folder: the store.
+        model: of the ladder, None for any.
         paths: branches that it must have, and that are shown; all that it has if empty.
-        wanted: fields of its workload (``model``, ``batch``, …) or its ``platform``.
+        wanted: further fields of its workload (``batch``, …) or its ``platform``.
 
     Raises:
         StoreError: there is no store, or another version wrote it.
         UsageError: no such path, or the store holds no such ladder.
     """
     shown = chosen(paths) if paths else ()
+    wanted = ({"model": model} if model else {}) | wanted
     records, notes = store.read(Path(folder))
     for session in reversed(sessions_of(records)):
         if OTHERS.intersection(session.command[:1]):
