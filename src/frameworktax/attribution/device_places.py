@@ -27,8 +27,8 @@ from frameworktax.attribution.layers import OUTSIDE, ModuleClock, by_place
 from frameworktax.attribution.torch_device import TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
-from frameworktax.traces.events import HOST_CALLS, LIMIT, Events, Trace
-from frameworktax.traces.intervals import Ns, merge, owners
+from frameworktax.traces.events import HOST_CALLS, Events, Trace
+from frameworktax.traces.intervals import LIMIT, Ns, merge, owners
 from frameworktax.traces.timeline import find, groups, outermost_first, taken
 
 Ticks = Mapping[tuple[int, str, str], int]

@@ -49,12 +49,11 @@ from frameworktax.traces.events import (
     HOST_CALLS,
     KERNEL,
     KERNEL_LAUNCHES,
-    LIMIT,
     MEMSET_LAUNCHES,
     Events,
     Trace,
 )
-from frameworktax.traces.intervals import Mask, Ns
+from frameworktax.traces.intervals import LIMIT, Mask, Ns
 from frameworktax.traces.timeline import find, is_wait, outermost_first
 
 HEAD_MARKERS = 512

@@ -46,9 +46,6 @@ COPY_LAUNCHES = ("cudaMemcpy", "cuMemcpy", "hipMemcpy")
 MEMSET_LAUNCHES = ("cudaMemset", "cuMemset", "hipMemset")
 NOT_LAUNCHES = ("cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc")
 
-LIMIT = 2**62
-"""Anything above is no time, and sums must fit 64 bits."""
-
 
 @dataclass(frozen=True, slots=True)
 class Events:

@@ -21,6 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Ns = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+LIMIT = 2**62
+"""Anything above is no time, and sums must fit 64 bits."""
 
 
 def merge(starts: ArrayLike, ends: ArrayLike) -> tuple[Ns, Ns]:
@@ -66,7 +68,7 @@ def union_within_ns(
     s, e = merge(starts, ends)
     ws, we = _checked(window_starts, window_ends)
     before = np.append(0, np.cumsum(e - s))
-    ends = np.append(e, -(2**62))  # the last: where none has begun
+    ends = np.append(e, -LIMIT)  # the last: where none has begun
 
     def length_before(t: Ns) -> Ns:
         opened = np.searchsorted(s, t, side="right")
@@ -130,18 +132,6 @@ Index = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
-    """Stretches of time, each from the end of the one before.
-
-    ``owner`` is the innermost event that is open in it, -1 for none.
-    """
-
-    start_ns: Ns
-    end_ns: Ns
-    owner: Index
-
-
-@dataclass(frozen=True, slots=True)
 class Nesting:
     """How the events of one thread lie inside each other.
 
@@ -172,8 +162,8 @@ class Nesting:
             ancestor = np.where(ancestor >= 0, ancestor[ancestor], -1)
         return found
 
-    def stretches(self) -> Stretches:
-        """Return who is innermost when, from the first start to the last end."""
+    def stretches(self) -> tuple[Ns, Ns, Index]:
+        """Return starts and ends of stretches that cover all time, and who is innermost, or -1."""
         lasting = self.order[(self.end_ns > self.start_ns)[self.order]]
         rank = np.arange(len(lasting), dtype=np.int32)
         times = np.concatenate((self.start_ns[lasting], self.end_ns[lasting]))
@@ -185,7 +175,7 @@ class Nesting:
         times, owner = times[by], owner[by]
         last = np.append(times[1:] > times[:-1], True) if len(times) else np.zeros(0, bool)
         times, owner = times[last], owner[last]
-        return Stretches(times[:-1], times[1:], owner[:-1])
+        return np.append(-LIMIT, times), np.append(times, LIMIT), np.append(-1, owner)
 
 
 def nest(start_ns: Ns, end_ns: Ns) -> Nesting:

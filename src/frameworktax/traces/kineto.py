@@ -38,13 +38,12 @@ from frameworktax.traces.events import (
     DEVICE,
     HOST_CALLS,
     KERNEL,
-    LIMIT,
     MEMSET,
     STEP,
     Events,
     Trace,
 )
-from frameworktax.traces.intervals import Mask, Ns
+from frameworktax.traces.intervals import LIMIT, Mask, Ns
 
 LATEST_US, LONGEST_NS = 2**61 // 1000, 2**53
 """Wide enough for every clock, and narrow enough that sums and differences of ns fit 64 bits. An

@@ -27,12 +27,11 @@ from frameworktax.traces.events import (
     HOST_CALLS,
     KERNEL,
     KERNEL_LAUNCHES,
-    LIMIT,
     STEP,
     Events,
     Trace,
 )
-from frameworktax.traces.intervals import Mask, Ns, merge, owners, union_within_ns
+from frameworktax.traces.intervals import LIMIT, Mask, Ns, merge, owners, union_within_ns
 
 WHOLE = "whole trace"
 LOADER = "enumerate(DataLoader)"

@@ -39,8 +39,8 @@ from functools import cached_property
 import numpy as np
 
 from frameworktax.traces import intervals
-from frameworktax.traces.events import CATEGORIES, COPY_LAUNCHES, HOST_CALLS, LIMIT, Events
-from frameworktax.traces.intervals import Index, Mask, Nesting, Ns, Stretches, nest
+from frameworktax.traces.events import CATEGORIES, COPY_LAUNCHES, HOST_CALLS, Events
+from frameworktax.traces.intervals import Index, Mask, Nesting, Ns, nest
 from frameworktax.traces.timeline import LOADER, Timeline, groups, is_wait
 
 LINES = (
@@ -96,7 +96,7 @@ OPERATOR = CATEGORIES.index("cpu_op")
 FRAME = CATEGORIES.index("python_function")
 CALLS = tuple(CATEGORIES.index(c) for c in HOST_CALLS)
 NONE = np.zeros(0, np.int64)
-NOTHING = Stretches(NONE, NONE, NONE)
+NOTHING = nest(NONE, NONE)
 _LINE = {name: i for i, name in enumerate(LINES)}
 
 
@@ -110,11 +110,6 @@ class Thread:
     events: Events
     nesting: Nesting
     slow: Mask
-
-    @cached_property
-    def stretches(self) -> Stretches:
-        """Return which event is innermost when."""
-        return self.nesting.stretches()
 
     @cached_property
     def operator(self) -> Index:
@@ -297,11 +292,10 @@ def _charge(
     for number in np.unique(who).tolist():
         chosen = who == number
         s, e = start[chosen], end[chosen]
-        doing = threads[number].stretches if number in threads else NOTHING
-        # Before the first and after the last event of the thread nothing is known of it.
-        borders = np.concatenate(([-LIMIT], doing.start_ns, doing.end_ns[-1:], [LIMIT]))
-        mine, theirs, left, right = intervals.overlaps(s, e, borders[:-1], borders[1:])
-        owner = np.concatenate(([-1], doing.owner, [-1]))[theirs]
+        nesting = threads[number].nesting if number in threads else NOTHING
+        begun, ended, innermost = nesting.stretches()
+        mine, theirs, left, right = intervals.overlaps(s, e, begun, ended)
+        owner = innermost[theirs]
         line = np.full(len(mine), _LINE["remainder"])
         if (known := owner >= 0).any():
             line[known] = threads[number].line[owner[known]]
