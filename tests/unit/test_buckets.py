@@ -108,6 +108,7 @@ def test_machine_code_says_what_an_unknown_library_does():
         (Leaf("libengine.so", "sub_10", "copy"), ("kernel", "memory")),
         (Leaf("libengine.so", "sub_10", "other"), ("kernel", "copying")),  # whose it is, is open
         (Leaf("libz.so.1.2.13", "inflate", "other"), ("remainder", "")),
+        (Leaf("_multiarray_umath.so", "raw_array_assign_array", "other"), ("kernel", "memory")),
     ],
 )
 def test_a_copy_goes_by_its_caller(caller, place):

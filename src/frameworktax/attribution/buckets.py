@@ -25,6 +25,7 @@ Place = tuple[str, str]
 UNREAD = "unread"
 """Part of the remainder of which nothing is known; it may be kernels."""
 
+NUMPY = "_multiarray_umath."
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
 _NOTED = 0.05
@@ -141,9 +142,9 @@ def _is_lookup(leaf: Leaf) -> bool:
 def with_caller(leaf: Leaf, caller: Leaf) -> Leaf:
     """Return a leaf that goes by its caller with the line that it belongs to.
 
-    A kernel's and an operator's copies are kernel time. Of those that a stripped library makes
-    outside its loops it is not known whether they are an operator's: they are as its copying loops.
-    A lookup is no kernel's work, even where a kernel makes it; a stub is part of its caller.
+    A kernel's, an operator's and numpy's copies are kernel time. Of those that a stripped library
+    makes outside its loops it is not known whether they are an operator's: they are as its copying
+    loops. A lookup is no kernel's work, even where a kernel makes it; a stub is part of its caller.
     """
     if leaf.symbol == STUB:
         return caller
@@ -151,7 +152,8 @@ def with_caller(leaf: Leaf, caller: Leaf) -> Leaf:
     if _is_lookup(leaf):
         is_known = bucket not in ("kernel", "system", "remainder")
         return leaf._replace(made_by=bucket) if is_known else leaf
-    if bucket in ("kernel", "system") or re.match(r"at::native::", qualified(caller.symbol)):
+    is_operator = re.match(r"at::native::", qualified(caller.symbol))
+    if bucket in ("kernel", "system") or is_operator or caller.library.startswith(NUMPY):
         return leaf
     unknown = bucket == "runtime" and caller.work == "other"
     return leaf._replace(made_by="copying" if unknown else bucket)
