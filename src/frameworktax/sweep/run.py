@@ -188,7 +188,7 @@ class Sweep:
 
     def _labels(self, queue: Queue) -> set[str]:
         """Return the platforms that groups or jobs are for."""
-        return {*queue.labels(), *(group.platform for group in self._jobs.values())}
+        return {group.platform for group in (*queue, *self._jobs.values())}
 
     def _leave_out_gone(self, queue: Queue, platforms: Mapping[str, Platform]) -> None:
         """Leave out what waits for nodes that do not come back."""
@@ -237,11 +237,12 @@ class Sweep:
                 return
             platform = platforms[group.platform]
             mates = [label for label, one in platforms.items() if one.host == platform.host]
-            expected_s = (queue.waiting_s(mates) + group.estimate_s) / platform.slots
+            ahead = [group, *(other for other in queue if other.platform in mates)]
+            expected_s = sum(one.estimate_s for one in ahead) / platform.slots
             slower = self._took_s / self._estimated_s if self._estimated_s else 1.0
-            number = queue.total - len(queue)
+            number, total = queue.taken, queue.taken + len(queue)
             shown_s = min(left_s, slower * expected_s)
-            self.reporter.session(number, queue.total, group.name, shown_s)
+            self.reporter.session(number, total, group.name, shown_s)
             session = Plan(
                 points=group.points,
                 processes=self._settings.processes,

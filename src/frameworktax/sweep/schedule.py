@@ -139,36 +139,19 @@ def _packed(configs: Sequence[_Config], room: float, limit_s: float) -> list[lis
     return parts
 
 
-class Queue:
-    """Groups that wait, in order; ``total`` counts those that were ever added."""
+class Queue(deque[Group]):
+    """Groups that wait, in order; ``taken`` counts those that were taken out."""
 
-    def __init__(self, groups: Iterable[Group] = ()) -> None:
-        self._waiting = deque(groups)
-        self.total = len(self._waiting)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def labels(self) -> list[str]:
-        """Return the platforms that groups wait for."""
-        return list(dict.fromkeys(group.platform for group in self._waiting))
-
-    def add(self, group: Group, *, first: bool = False) -> None:
-        """Take a group, after all others or before them."""
-        (self._waiting.appendleft if first else self._waiting.append)(group)
-        self.total += 1
+    taken = 0
 
     def take(self, labels: Collection[str]) -> Group | None:
-        """Return the first group for one of the platforms, None if there is none."""
-        for at, group in enumerate(self._waiting if labels else ()):
+        """Take out the first group for one of the platforms; None if there is none."""
+        for at, group in enumerate(self if labels else ()):
             if group.platform in labels:
-                del self._waiting[at]
+                del self[at]
+                self.taken += 1
                 return group
         return None
-
-    def waiting_s(self, labels: Collection[str]) -> float:
-        """Return how long the groups of some platforms are estimated to take."""
-        return sum(group.estimate_s for group in self._waiting if group.platform in labels)
 
     def drain(self, labels: Collection[str]) -> Iterator[Group]:
         """Take out everything that waits for some platforms, in order."""
@@ -212,7 +195,7 @@ class Retries:
         """
         failed = [one for one in group.planned if statuses[one.point].fault in BY_CHANCE]
         if again := [one for one in failed if self._may_again(one.point)]:
-            self._queue.add(replace(group.part(again), failed=True))
+            self._queue.append(replace(group.part(again), failed=True))
         if not lost:
             return None, ""
         rest = [
@@ -226,16 +209,15 @@ class Retries:
             point = group.planned[0].point
             what_next = "is given up"
             if self._may_again(point):
-                self._queue.add(replace(group, failed=True))
+                self._queue.append(replace(group, failed=True))
                 what_next = "is tried once more"
             return point, f"{point_name(point)}, was alone in it and {what_next}"
         whole = replace(group.part(rest), losses=group.losses + 1)
         text = f"the rest of it, {counted(len(rest), 'point')}, is run again"
         if whole.losses < self._attempts:
-            self._queue.add(whole, first=True)
+            self._queue.appendleft(whole)
             return None, text
-        for half in halves(whole):
-            self._queue.add(half)
+        self._queue.extend(halves(whole))
         return None, f"{text} in halves, to find the point that ends it"
 
     def _may_again(self, point: Point) -> bool:
