@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,14 +157,9 @@ def private_folder(folder: Path, variable: str, *, parents: bool) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def keep_from_pruning(cache: Path) -> Iterator[None]:
+def keep_from_pruning(cache: Path) -> AbstractContextManager[None]:
     """Hold a shared lock while a session runs: pruning is refused meanwhile."""
-    descriptor = locked(cache, fcntl.LOCK_SH)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+    return locked(cache, fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager
@@ -175,59 +171,53 @@ def alone(entry: Path, timeout_s: float, ended: threading.Event) -> Iterator[Non
     """
     entry.mkdir(mode=0o700, parents=True, exist_ok=True)
     end = time.monotonic() + timeout_s
-    while True:
-        try:
-            descriptor = locked(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError as error:
-            if time.monotonic() > end:
-                text = f"another session still prepares the same after {timeout_s:.0f} s"
-                raise WorkerError("timeout", text) from error
-            if ended.wait(POLL_S):
-                raise WorkerError("failed", "the session is ending") from error
-    try:
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(locked(entry, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > end:
+                    text = f"another session still prepares the same after {timeout_s:.0f} s"
+                    raise WorkerError("timeout", text) from error
+                if ended.wait(POLL_S):
+                    raise WorkerError("failed", "the session is ending") from error
         yield
-    finally:
-        os.close(descriptor)
 
 
-def locked(folder: Path, how: int) -> int:
-    """Return a descriptor that holds a lock on a folder until it is closed.
+@contextlib.contextmanager
+def locked(folder: Path, how: int) -> Iterator[None]:
+    """Hold a lock on a folder.
 
     Raises:
         BlockingIOError: another one holds it, and waiting is not asked for.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, how)
-    except BlockingIOError:
+        try:
+            fcntl.flock(descriptor, how)
+        except BlockingIOError:
+            raise
+        except OSError as error:  # some network file systems have no locks; go on without one
+            logging.getLogger("frameworktax").info("no lock on %s: %s", folder, error)
+        yield
+    finally:
         os.close(descriptor)
-        raise
-    except OSError as error:  # some network file systems have no locks; go on without one
-        logging.getLogger("frameworktax").info("no lock on %s: %s", folder, error)
-    return descriptor
 
 
 @contextlib.contextmanager
 def holding(folder: Path) -> Iterator[Path]:
     """Make a folder, show inside that its maker lives, and remove it."""
-    descriptor = _held(folder)
-    try:
+    with contextlib.ExitStack() as held:
+        held.callback(shutil.rmtree, folder, ignore_errors=True)
+        while True:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            # Another session may remove it meanwhile as a dead one's.
+            with contextlib.suppress(FileNotFoundError):
+                held.enter_context(locked(folder, fcntl.LOCK_EX))
+                if folder.exists():
+                    break
         yield folder
-    finally:
-        os.close(descriptor)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _held(folder: Path) -> int:
-    while True:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        # Another session may remove it meanwhile as a dead one's.
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = locked(folder, fcntl.LOCK_EX)
-            if folder.exists():
-                return descriptor
-            os.close(descriptor)
 
 
 def remove_of_dead(folder: Path) -> None:
@@ -282,11 +272,11 @@ def prune_cache(
     Raises:
         UsageError: a session is running, whose files these may be, or there is no removing them.
     """
-    try:
-        descriptor = locked(cache, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError("a session is running; prune the cache once it has ended") from error
-    try:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(cache, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise UsageError("a session is running; prune the cache once it has ended") from error
         found = entries(cache)
         total = sum(entry.bytes for entry in found)
         limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
@@ -298,9 +288,7 @@ def prune_cache(
             total -= entry.bytes
             if not dry_run:
                 remove(entry.path)
-    finally:
-        os.close(descriptor)
-    return gone
+        return gone
 
 
 def remove(path: Path) -> None:

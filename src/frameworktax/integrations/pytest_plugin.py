@@ -343,8 +343,8 @@ def _write(path: Path, key: str, run: Run) -> None:
 
     head = '{"schema": "frameworktax.baselines", "version": 1, "baselines": {\n'
     try:
-        lock = locked(path.parent, fcntl.LOCK_EX)  # pytest-xdist's workers write at once
-        try:
+        # pytest-xdist's workers write at once
+        with locked(path.parent, fcntl.LOCK_EX):
             known = {**_read(path), key: dump(run)}
             rows = [
                 f"{json.dumps(name)}: {json.dumps(known[name], allow_nan=False)}"
@@ -352,8 +352,6 @@ def _write(path: Path, key: str, run: Run) -> None:
             ]
             with atomic_path(path) as partial:
                 partial.write_text(head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
-        finally:
-            os.close(lock)
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror}; name another: frameworktax_baselines"

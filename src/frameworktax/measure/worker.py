@@ -196,7 +196,8 @@ class Server:
         first_ns = time.perf_counter_ns() - start
         before = CpuTime.now()
         warm = timing.warm_up(call, loaded.synchronize, limit_ns=limit_ns)
-        self._elsewhere[batch] = CpuTime.now().elsewhere(before)
+        if not self._target.is_cuda:
+            self._elsewhere[batch] = CpuTime.now().elsewhere(before)
         self._calls[batch], self._call_ns[batch] = call, warm.call_ns
         gc.collect()
         gc.freeze()
@@ -273,8 +274,8 @@ class Server:
 
         Session and point are left empty.
         """
-        elsewhere = self._elsewhere[batch]
-        if elsewhere == "ended" and not self._target.is_cuda:
+        elsewhere = self._elsewhere.get(batch)
+        if elsewhere == "ended":
             text = (
                 "its threads that compute end with the call, and are not seen; keep them in a pool"
             )
@@ -293,7 +294,7 @@ class Server:
         """Sample once more, or profile a device, and find what layer or line each time is of."""
         loaded = self._loaded
         call, root = self._calls[batch], loaded.root()
-        if self._elsewhere[batch] and self._target.threads == 1 and not self._target.is_cuda:
+        if self._elsewhere.get(batch) and self._target.threads == 1:
             text = "it computes in threads of its own, of which no layer is known"
             raise WorkerError("unavailable", text)
         if self._target.is_cuda:
