@@ -1,6 +1,7 @@
 """What the system no longer gives ends a session in one line, and is no fault of a point."""
 
 import errno
+import socket
 import threading
 
 import pytest
@@ -39,6 +40,15 @@ def test_the_last_file_descriptor_is_one_line_that_names_the_remedy(tmp_path, mo
         session = MeasuringSession(Plan(points=(POINT,), folder=tmp_path / "cache"), writer)
         with pytest.raises(UsageError, match="too many open files; run ulimit -n"):
             session.run()
+
+
+def test_a_process_without_a_file_descriptor_fails_the_step_alone(monkeypatch):
+    def none_left():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socketpair", none_left)
+    with pytest.raises(WorkerError, match=r"started for memory: .* ulimit -n"):
+        Worker("w").request(Server.memory, 900.0)
 
 
 def test_a_thread_that_cannot_be_started_fails_the_step_alone(monkeypatch):

@@ -131,7 +131,7 @@ def test_a_current_folder_that_was_removed_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    host.need_folder()
+    host.need_surroundings()
     folder.rmdir()
     with pytest.raises(UsageError, match="was removed; change to one"):
         MeasuringSession(None, None)
@@ -142,7 +142,7 @@ def test_an_address_space_in_which_imports_hang_is_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"allows 1.0 GiB .* run ulimit -v unlimited"):
         MeasuringSession(None, None)
     monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (1 << 32, -1))
-    host.need_address_space()
+    host.need_surroundings()
 
 
 def test_settings_of_developers_do_not_reach_a_measuring_process():

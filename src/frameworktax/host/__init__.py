@@ -14,9 +14,8 @@ from frameworktax.host.inventory import libraries as libraries
 from frameworktax.host.inventory import near_cpus as near_cpus
 from frameworktax.host.machine import foreign_load as foreign_load
 from frameworktax.host.machine import memory_available_bytes as memory_available_bytes
-from frameworktax.host.machine import need_address_space as need_address_space
-from frameworktax.host.machine import need_folder as need_folder
 from frameworktax.host.machine import need_linux as need_linux
+from frameworktax.host.machine import need_surroundings as need_surroundings
 from frameworktax.host.machine import pick_cpus as pick_cpus
 from frameworktax.host.machine import usable_cpus as usable_cpus
 from frameworktax.host.machine import worker_environment as worker_environment

@@ -73,16 +73,15 @@ def need_linux(what: str) -> None:
         )
 
 
-def need_folder() -> None:
-    """Raise UsageError where the current folder was removed: no process can be started in it."""
+def need_surroundings() -> None:
+    """Raise UsageError where no process can be started.
+
+    The current folder was removed; or ``ulimit -v`` is so small that an import of OpenBLAS loops.
+    """
     try:
         Path.cwd()
     except FileNotFoundError as error:
         raise UsageError("the current folder was removed; change to one that exists") from error
-
-
-def need_address_space() -> None:
-    """Raise UsageError under a small ``ulimit -v``: an import of OpenBLAS hangs where it is met."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_BYTES:
         raise UsageError(

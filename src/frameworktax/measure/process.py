@@ -38,6 +38,7 @@ LEAST_S, MOST_S = 1e-3, 86_400.0
 """What a wait takes at least, and after how long it is begun again: the system counts no years."""
 GRACE_S = 10.0
 """How long a worker whose connection is closed may take to end by itself."""
+TOO_MANY_OPEN = "too many open files; run ulimit -n 1024 first"
 SETS_UP = ("describe", "prepare", "load", "draw")
 """Steps whose wrong use is the user's to mend and ends the session; later it is a failed step."""
 
@@ -199,8 +200,8 @@ class Worker:
             raise self._end from error
         except OSError as error:  # no process, no memory or no descriptor is left
             self.kill()
-            text = f"no process could be started for {step}: {error.strerror}"
-            self._end = WorkerError("failed", text)
+            why = TOO_MANY_OPEN if error.errno == errno.EMFILE else error.strerror
+            self._end = WorkerError("failed", f"no process could be started for {step}: {why}")
             raise self._end from error
 
     def _begin(self, left_s: Callable[[], float]) -> None:

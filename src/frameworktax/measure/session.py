@@ -33,7 +33,7 @@ from frameworktax.host.cache import prune_cache
 from frameworktax.measure import orphans, schedule
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import EXPECTED_SETUP_S, Plan, why_not
-from frameworktax.measure.process import Gate, Worker
+from frameworktax.measure.process import TOO_MANY_OPEN, Gate, Worker
 from frameworktax.measure.recorder import Bench, EffortClock, OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import JOINED_S, Rounds
@@ -66,8 +66,7 @@ class MeasuringSession:
         clock: Clock = REAL,
     ) -> None:
         host.need_linux("measuring")
-        host.need_folder()
-        host.need_address_space()
+        host.need_surroundings()
         self._scratch = plan.folder.resolve() / f"{orphans.NAME}{writer.session}"
         self._sent: Path | None = None
         if plan.live is not None:  # it goes with the scratch folder, however the session ends
@@ -117,7 +116,7 @@ class MeasuringSession:
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
-            raise UsageError("too many open files; run ulimit -n 1024 first") from error
+            raise UsageError(TOO_MANY_OPEN) from error
 
     def _run(self) -> None:
         self._plan.folder.mkdir(parents=True, exist_ok=True)
