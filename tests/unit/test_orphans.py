@@ -99,15 +99,6 @@ def test_a_folder_of_one_who_was_killed_is_removed_by_the_next_session(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_live_module_sent_to_a_session_that_never_began_goes_after_a_day(tmp_path):
-    new, old = (tmp_path / f"{orphans.SENT}{name}.pkl" for name in ("new", "old"))
-    new.touch()
-    old.touch()
-    os.utime(old, (1, 1))
-    orphans.end_of_dead(tmp_path)
-    assert list(tmp_path.iterdir()) == [new]
-
-
 def test_a_folder_for_temporary_files_goes_with_what_runs_in_it(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "cache").symlink_to(tmp_path / "real")  # as home folders are on clusters

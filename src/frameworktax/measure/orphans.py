@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,6 @@ from frameworktax.host.machine import stat_fields
 MEASURES = b"frameworktax.measure.worker"
 NAME = "scratch-"
 """How the ``TMPDIR`` of a session is called, with the session behind it."""
-SENT, WAITS_S = "live-", 86_400.0
-"""How the file of a live module is called until its session begins, and how long it may wait."""
 SHOWN = 60
 
 
@@ -90,10 +87,6 @@ def end_of_dead(cache: Path) -> None:
     for folder in cache.resolve().glob(f"{NAME}*"):
         if folder not in alive:
             remove_of_dead(folder)
-    for sent in cache.glob(f"{SENT}*"):  # to a session that did not begin
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - sent.stat().st_mtime > WAITS_S:
-                sent.unlink()
 
 
 def _end(processes: list[Process]) -> None:

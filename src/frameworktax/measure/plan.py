@@ -12,7 +12,6 @@ from frameworktax import host, models
 from frameworktax import runtimes as registry
 from frameworktax.attribution import call_stacks, probe
 from frameworktax.errors import UsageError, UserModelError, check_known, counted, one_line
-from frameworktax.measure import orphans
 from frameworktax.models import ragged
 from frameworktax.models.finalize import check_positions
 from frameworktax.models.user import Live, send
@@ -306,7 +305,7 @@ def with_live(plan: Plan, live: Live) -> Plan:
     Raises:
         UserModelError: it cannot be sent.
     """
-    path = plan.folder / f"{orphans.SENT}{new_session_id()}.pkl"
+    path = plan.folder / f"live-{new_session_id()}.pkl"
     try:
         send(live, path)
     except Exception as error:  # pickling runs the module's own code: any error
