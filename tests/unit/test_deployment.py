@@ -544,7 +544,7 @@ def test_what_comes_before_the_first_token_of_a_row_has_no_defined_output(
 ):
     interface = Interface(
         parameters=[("attention_mask", "POSITIONAL_OR_KEYWORD", False)],
-        inputs=["kwargs.attention_mask"],
+        inputs=["args.0"],
         dtypes=["int64"],
         output={"tensor": "float32"},
     )
@@ -557,7 +557,7 @@ def test_what_comes_before_the_first_token_of_a_row_has_no_defined_output(
     server = Server()
     server._deployment = serving.StandIn(interface, "cpu", {((2, 3),): (run, False)})
     places = {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "outputs")}
-    np.savez(places["inputs"], **{"kwargs.attention_mask": np.array(mask)})
+    np.savez(places["inputs"], **{"args.0": np.array(mask)})
     np.savez(places["outputs"], np.ones((2, 3, 5)))
     found = server.serve(folder="", precision="float32", on_torch=False, **places)
     assert found.within_tolerance is is_equal

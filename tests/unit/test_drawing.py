@@ -109,6 +109,34 @@ def test_no_row_of_a_mask_is_masked_whole():
         assert len({tuple(one.flatten().tolist()) for one in found}) > 3
 
 
+def test_a_mask_of_flags_masks_as_one_of_numbers_does():
+    """All of them set, each draw was the example: what ignores the mask was proven equal."""
+
+    def inputs(dtype):
+        return lambda batch: Inputs((), {"attention_mask": torch.ones(batch, 8, dtype=dtype)})
+
+    flags, numbers = (
+        [draw(Model(torch.nn.Identity(), inputs(t), {}), 2, n).kwargs["attention_mask"]
+         for n in range(1, 12)]
+        for t in (torch.bool, torch.int64)
+    )  # fmt: skip
+    assert all(one.dtype == torch.bool for one in flags)
+    assert [one.tolist() for one in flags] == [one.bool().tolist() for one in numbers]
+    assert not all(one.all() for one in flags)
+
+
+def test_a_mask_that_is_given_by_position_is_one():
+    class Masked(torch.nn.Module):
+        def forward(self, x, attention_mask):
+            return x * attention_mask
+
+    def inputs(batch):
+        return Inputs((torch.ones(batch, 8), torch.ones(batch, 8, dtype=torch.int64)))
+
+    masks = [draw(Model(Masked(), inputs, {}), 2, number).args[1] for number in range(1, 12)]
+    assert len({tuple(one.flatten().tolist()) for one in masks}) > 3
+
+
 def test_numbers_without_a_sign_are_drawn():
     """torch finds no least one of them."""
     example = torch.tensor([[3, 9, 200]], dtype=torch.uint16)

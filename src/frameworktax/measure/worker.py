@@ -419,7 +419,8 @@ class Server:
             self._deployment = serving.load(folder)
         with np.load(inputs, allow_pickle=False) as arrays:
             given = {path: arrays[path] for path in arrays.files}
-        expected, mask = parity.read_outputs(Path(outputs)), given.get(f"kwargs.{MASK}")
+        named = {self._deployment.interface.parameter(path): given[path] for path in given}
+        expected, mask = parity.read_outputs(Path(outputs)), named.get(MASK)
         # A token before the first real one may have nothing to attend to: it has no defined output.
         is_late = mask is not None and mask.ndim == 2 and not mask[:, 0].all()
         real = mask.astype(bool) if mask is not None and is_late else None

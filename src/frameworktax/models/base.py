@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import math
 import pickle
 from collections.abc import Callable, Mapping
@@ -302,25 +303,36 @@ def draw(model: Model, batch: int, number: int) -> Inputs:
         return own
     generator = torch.Generator().manual_seed(SEED + number)
     rows = dict(model.inputs(max(batch, ROWS)).items())
-    return own.map(lambda path, value: _drawn(path, value, rows[path], number, generator))
+    names = list(inspect.signature(model.module.forward).parameters)
+
+    def drawn(path: str, value: Any) -> Any:
+        place = path.removeprefix("args.")
+        is_named = place.isdecimal() and int(place) < len(names)
+        return _drawn(names[int(place)] if is_named else path, value, rows[path], number, generator)
+
+    return own.map(drawn)
 
 
-def _drawn(path: str, example: Any, rows: Any, number: int, generator: torch.Generator) -> Any:
-    """Return what is drawn in the place of an example, its values within those of ``rows``."""
+def _drawn(name: str, example: Any, rows: Any, number: int, generator: torch.Generator) -> Any:
+    """Return what is drawn in the place of an example, its values within those of ``rows``.
+
+    ``name`` is that of the parameter, or a path that ends in it.
+    """
     import torch
 
     if not isinstance(example, torch.Tensor) or not example.numel():
         return example
     if example.is_complex():
         own, all_rows = (torch.view_as_real(t.resolve_conj()) for t in (example, rows))
-        return torch.view_as_complex(_drawn(path, own, all_rows, number, generator))
-    if example.dtype == torch.bool:
+        return torch.view_as_complex(_drawn(name, own, all_rows, number, generator))
+    is_mask = "mask" in name and example.dim() >= 2
+    if example.dtype == torch.bool and not (is_mask and rows.all()):
         found = torch.rand(example.shape, generator=generator) < rows.float().mean().item()
         return found.to(example.device)
     if not rows.is_floating_point():
         rows = rows.long()  # unsigned types have no least and no largest
     low, high = rows.min().item(), rows.max().item()
-    if "mask" in path and example.dim() >= 2 and high == 1 and bool((rows == rows**2).all()):
+    if is_mask and high == 1 and bool((rows == rows**2).all()):
         return _masked(example, number, generator) if number % 2 else example
     is_constant = low == high
     if is_constant:
