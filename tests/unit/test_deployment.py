@@ -22,6 +22,7 @@ from frameworktax.cli.report import compare_command
 from frameworktax.comparing import measure_again
 from frameworktax.errors import DeploymentError, NothingMeasuredError, UsageError, WorkerError
 from frameworktax.measure.worker import Server
+from frameworktax.models.base import Inputs, Model, draw
 from frameworktax.optimize.delivery import check_output
 from frameworktax.records import Run, Workload
 from frameworktax.runtimes import artifacts, deployment, huge_pages, serving
@@ -497,6 +498,17 @@ def test_a_module_of_which_a_call_does_more_than_return_outputs_is_refused(tmp_p
         with pytest.raises(WorkerError, match=said) as error:
             Server().draw(**given)
         assert error.value.status == "unavailable"
+
+
+def test_a_trace_that_does_not_say_how_it_is_called_is_refused():
+    import torch
+
+    traced = torch.jit.trace(torch.nn.Linear(4, 4).eval(), torch.ones(1, 4))
+    model = Model(traced, lambda b: Inputs((torch.ones(b, 4),)), {})
+    assert draw(model, 2, 5).args[0].shape == (2, 4)
+    with pytest.raises(WorkerError, match="made from") as error:
+        deployment.describe(model, torch.ones(1, 4))
+    assert error.value.status == "unavailable"
 
 
 @pytest.mark.parametrize("how", ["", "writes", "keeps", "counts"])

@@ -303,7 +303,9 @@ def draw(model: Model, batch: int, number: int) -> Inputs:
         return own
     generator = torch.Generator().manual_seed(SEED + number)
     rows = dict(model.inputs(max(batch, ROWS)).items())
-    names = list(inspect.signature(model.module.forward).parameters)
+    names: list[str] = []
+    with contextlib.suppress(ValueError):  # a trace's forward has no signature
+        names = list(inspect.signature(model.module.forward).parameters)
 
     def drawn(path: str, value: Any) -> Any:
         place = path.removeprefix("args.")

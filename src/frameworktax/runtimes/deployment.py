@@ -153,7 +153,11 @@ def describe(model: Model, result: Any) -> Interface:
             raise WorkerError(
                 "unavailable", f"{path} is {_shown(value)}; pass tensors and plain, finite values"
             )
-    found = inspect.signature(model.module.forward).parameters.values()
+    try:
+        found = inspect.signature(model.module.forward).parameters.values()
+    except ValueError as error:
+        text = "its forward has no signature, as of a trace; give the module that it was made from"
+        raise WorkerError("unavailable", text) from error
     return Interface(
         parameters=[(p.name, p.kind.name, p.default is not _NONE) for p in found],
         inputs=list(tensors),
