@@ -347,7 +347,9 @@ def test_what_is_slower_as_delivered_than_others_were_in_the_race_gives_way_to_t
 def test_the_time_of_a_race_goes_to_what_is_undecided(tmp_path, monkeypatch):
     stages, took_s, ended = [], [], []
 
-    def raced_in(asked, pairs, budget_s, reporter, *, processes=3, until=None, precise_s=None):
+    def raced_in(
+        asked, pairs, budget_s, reporter, before, *, processes=3, until=None, precise_s=None
+    ):
         stages.append((len(pairs), round(budget_s, 3), processes))
         assert precise_s == (25 if processes == 1 else None)
         tax = OwnTax(
@@ -541,7 +543,7 @@ def asked(tmp_path, **derived):
 def test_candidates_race_as_they_will_be_called(tmp_path, monkeypatch, aim, wanted):
     mine, plans = asked(tmp_path, aim=aim, resume=False), []
     monkeypatch.setattr(run, "_measured", lambda *_, **given: plans.append(given))
-    run._race(mine, [(W1, "onnxruntime@2")], 9.0, None, processes=1)
+    run._race(mine, [(W1, "onnxruntime@2")], 9.0, None, (), processes=1)
     assert [p.runtime for p in plans[0]["points"]] == ["eager", wanted]
     assert (plans[0]["budget_s"], plans[0]["processes"]) == (9.0, 1)
 
@@ -629,6 +631,7 @@ def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "build", lambda records, **_: {r.session for r in records})
     assert run._known(mine, points, 3) == {"old"}
     assert run._known(mine, points, 1) == {"heats"}
+    assert run._known(mine, points, 1, {"heats"}) == {"old"}
     assert run._known(mine, [*points, mine.point(W1, "torchscript")], 3) is None
     assert run._known(asked(tmp_path, live=Live("Net", None, None)), points, 3) is None
     mine.model = f"{tmp_path / 'mine.py'}:build"

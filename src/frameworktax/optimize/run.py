@@ -354,7 +354,7 @@ def _raced(
         show.follows(left_s - heats_s + proof_s, ON_TOP)
         heats = _stored(asked, pairs)
         if heats is None:
-            stages.append(heats := _race(asked, pairs, left_s - heats_s, reporter, **coarse))
+            stages.append(heats := _race(asked, pairs, left_s - heats_s, reporter, (), **coarse))
             left_s = max(left_s - seconds(heats), heats_s)
         together = _together(asked, [heats])
         found = race.after_heats(race.candidates(pairs, *together), asked.aim)
@@ -366,14 +366,16 @@ def _raced(
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
         show.follows(proof_s, ON_TOP)
-        stages.append(_race(asked, pairs, left_s, reporter))
+        stages.append(_race(asked, pairs, left_s, reporter, stages))
         left_s -= seconds(stages[-1])
         together = _together(asked, stages)
         found = race.after_final([*found, *race.candidates(pairs, *together)], asked.aim)
     if asked.aim == "latency" and left_s > 0 and (pairs := race.undecided(found)):
         say(f"run-off: {', '.join(f'{shape_name(w)} {name}' for w, name in pairs)}")
         stages.append(
-            _race(asked, pairs, left_s, reporter, processes=MORE * asked.counts["processes"])
+            _race(
+                asked, pairs, left_s, reporter, stages, processes=MORE * asked.counts["processes"]
+            )
         )
         found = [one for one in found if one.pair not in pairs]
         together = _together(asked, stages)
@@ -429,9 +431,12 @@ def _race(
     pairs: Sequence[tuple[Workload, str]],
     budget_s: float,
     reporter: Reporter | None,
+    before: Iterable[Run],
     **given: Any,
 ) -> Run:
     """Measure runtimes at shapes beside eager, or take the stage from the store.
+
+    What was a stage ``before`` is no other one.
 
     They are called as a deployment calls them: for short calls what converts the arguments may
     decide between two engines. In races for ``LIGHT`` loads engines run alone: a process that is
@@ -442,7 +447,8 @@ def _race(
         called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
     points = _points(asked, called)
     processes = given.setdefault("processes", asked.counts["processes"])
-    known = _known(asked, points, processes) if asked.resume else None
+    used = {m.session for run in before for m in run.measurements}
+    known = _known(asked, points, processes, used) if asked.resume else None
     return known or _measured(asked, reporter, points=points, budget_s=budget_s, **given)
 
 
@@ -510,13 +516,15 @@ def _together(asked: Asked, stages: Sequence[Run]) -> tuple[Run, dict[str, float
     return build(records, until=asked.until), starts
 
 
-def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
+def _known(
+    asked: Asked, points: Sequence[Point], processes: int, used: Collection[str | None] = ()
+) -> Run | None:
     """Return the newest whole session of the store that has all of these points, or None.
 
-    It was measured here, with the versions that are installed, in as many processes: the heats,
-    with one, are no final. Another command may give more time than one in which it was too short.
-    A model's file was not changed since. A live module has no name that says what it is: it is
-    measured again.
+    It is none of those ``used``, as the heats are no final. It was measured here, with the versions
+    that are installed, in as many processes. Another command may give more time than one in which
+    it was too short. A model's file was not changed since. A live module has no name that says what
+    it is: it is measured again.
     """
     if asked.live is not None or not any(asked.store.glob("*.jsonl")):
         return None
@@ -527,7 +535,8 @@ def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
     here = host.cpu_model(), host.libraries(runtimes.distributions()), gpus
     changed = _last_change(str(asked.model))
     begins = {r.session: r for r in records if isinstance(r, Session) and r.started > changed}
-    whole = [r.session for r in records if isinstance(r, Effort)]  # not interrupted ones
+    # Without those that were interrupted.
+    whole = [r.session for r in records if isinstance(r, Effort) and r.session not in used]
     for begin in (begins[session] for session in reversed(whole) if session in begins):
         e, is_same = begin.environment, list(begin.command) == asked.words
         place = e.cpu, e.libraries, [] if on_cpu else host.cards(e.gpus)
