@@ -228,6 +228,17 @@ def test_html_in_names_is_no_markup_in_markdown():
     assert text.count("&lt;script>") == text.count("&amp;lt;") == 13
 
 
+@pytest.mark.parametrize("start", ["# ", "### ", "- ", "+ ", "> ", ">", "12. ", "3) ", "~~~"])
+def test_a_name_begins_no_block_in_markdown(start):
+    line = markdown([Text(f"{start}name")]).rstrip("\n")
+    assert "\\" in line and line.replace("\\", "") == f"{start}name"
+
+
+@pytest.mark.parametrize("name", ["-0.5 ms", "1.5 ms", "#1", "~/x", "−3 %"])
+def test_other_names_are_as_they_were_in_markdown(name):
+    assert markdown([Text(name)]) == f"{name}\n"
+
+
 # --- files that are no files ----------------------------------------------------------------------
 
 

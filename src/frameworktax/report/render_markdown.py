@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from frameworktax.errors import flat
@@ -10,6 +11,8 @@ from frameworktax.report.words import label, percent
 
 LEAST = 0.005
 """Share from which a part of a bar is named; all of them stand in a table of their own."""
+STARTS = re.compile(r"^(\d*)(#{1,6} |[-+] |>|[.)] |~~~)")
+"""What begins a heading, an item of a list, a quotation or code where a line begins with it."""
 EMPHASISED = ("strong", "bad")
 """Styles of text in bold type."""
 
@@ -25,6 +28,7 @@ def escape(text: str) -> str:
     line = flat(text)
     for sign in ("\\", "|", "`", "*", "_", "["):
         line = line.replace(sign, f"\\{sign}")
+    line = STARTS.sub(r"\1\\\2", line)
     # as entities: not every renderer takes a backslash before them
     return line.replace("&", "&amp;").replace("<", "&lt;")
 
