@@ -85,3 +85,12 @@ def test_a_cheap_example_runs(name, line, folder, monkeypatch, command):
     code, out, err = command(*shlex.split(line)[1:])
     assert (code, err) == (0, "")
     assert out
+
+
+def test_the_help_text_needs_no_options_of_a_verb():
+    root = get_command(cli.app)
+    text = root.get_help(root.make_context("frameworktax", ["--version"], resilient_parsing=True))
+    verbs = [root.commands[name] for name in cli.VERBS]
+    assert all(f"  {verb.name} " in text for verb in verbs)
+    assert not any("params" in vars(verb) for verb in verbs)
+    assert all(verb.params for verb in verbs)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from frameworktax.cli import lists, measure, report, run
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
@@ -63,8 +65,44 @@ VERBS: Mapping[str, Callable[..., Any]] = {
 """In the order of the help text."""
 
 
+class Verb(TyperCommand):
+    """A command that typer makes of its function when its options are first asked for.
+
+    The help text needs none of the 150 options of all verbs, any other command those of one.
+    """
+
+    def __init__(self, name: str) -> None:
+        # What follows the program of ``run`` is the program's own.
+        settings = {"allow_interspersed_args": name != "run"}
+        text = inspect.getdoc(VERBS[name]) or ""
+        brief = text.partition("\n")[0]  # typer would cut it after 45 characters
+        super().__init__(
+            name, context_settings=settings, help=text, short_help=brief, rich_markup_mode=None
+        )
+        del self.params, self.callback
+
+    def __getattr__(self, name: str) -> Any:
+        """Make what was not asked for before, and keep it."""
+        if name not in ("params", "callback"):
+            raise AttributeError(name)
+        alone = typer.Typer(add_completion=False)
+        alone.command()(VERBS[str(self.name)])
+        made = get_command(alone)
+        self.params, self.callback = made.params, made.callback
+        return getattr(self, name)
+
+
+class Verbs(TyperGroup):
+    """The command line: each of ``VERBS``, and the groups that are added to ``app``."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: Verb(name) for name in VERBS} | dict(self.commands)
+
+
 app = typer.Typer(
     name="frameworktax",
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -72,13 +110,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Measure, itemise, explain and cut the framework tax of neural-network inference.",
 )
-for _name, _verb in VERBS.items():
-    app.command(
-        _name,
-        short_help=str(inspect.getdoc(_verb)).partition("\n")[0],  # typer's own would be cut
-        # What follows the program of ``run`` is the program's own.
-        context_settings={"allow_interspersed_args": _name != "run"},
-    )(_verb)
 app.add_typer(lists.lister, name="list")
 app.add_typer(lists.stores, name="store")
 
