@@ -150,6 +150,22 @@ def test_an_annotation_takes_no_time_from_the_call_that_it_lies_in(tmp_path):
     assert second == {"python": 100}
 
 
+def test_a_data_loader_lasts_longer_than_the_call_that_opens_its_annotation(tmp_path):
+    """With Python frames it ended with that call, and its time was Python's."""
+    _, bill = billed(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 200),
+        cases.event("python_function", "torch/utils/data/dataloader.py(720): __next__", 0, 100),
+        cases.event("python_function", "torch/autograd/profiler.py(918): __enter__", 4, 14),
+        cases.event("python_function", "<built-in method _record_function_enter_new>", 5, 12),
+        cases.event("user_annotation", "enumerate(DataLoader)#_Iter.__next__", 10, 90),
+        cases.event("python_function", "torch/utils/data/_utils/fetch.py(49): fetch", 20, 80),
+        cases.event("cpu_op", "aten::select", 30, 40),
+        cases.event("python_function", "torch/autograd/profiler.py(930): __exit__", 85, 95),
+    )
+    assert lines(bill.table[0]) == {"data_loading": 76, "python": 24, "remainder": 100}
+
+
 def test_without_a_device_an_annotation_takes_no_time_from_an_operator(tmp_path):
     _, bill = billed(
         tmp_path,

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -94,6 +94,9 @@ SLOWED_BY_FRAMES = 4.0
 has 1.7; small models on a CPU gave 1.2 to 3 and 1.8 to 4.7."""
 OPERATOR = CATEGORIES.index("cpu_op")
 FRAME = CATEGORIES.index("python_function")
+ANNOTATION = CATEGORIES.index("user_annotation")
+OPENERS = 16
+"""Calls before an annotation of which some open it, as ``__enter__`` of a ``record_function``."""
 CALLS = tuple(CATEGORIES.index(c) for c in HOST_CALLS)
 NONE = np.zeros(0, np.int64)
 NOTHING = nest(NONE, NONE)
@@ -254,12 +257,27 @@ def _idle_for_the_host(timeline: Timeline, table: Ns) -> tuple[Ns, Ns, Ns]:
 def _threads(timeline: Timeline) -> dict[int, Thread]:
     """Return the calls of each host thread; annotations say what it does only in ``ANNOTATED``."""
     events, found = timeline.trace.events, {}
-    said = (events.category == CATEGORIES.index("user_annotation")) & events.matching(ANNOTATED)
+    said = (events.category == ANNOTATION) & events.matching(ANNOTATED)
     on_host = np.flatnonzero(np.isin(events.category, [OPERATOR, FRAME, *CALLS]) | said)
     for number, rows in groups(events.thread[on_host]):
-        own = events.where(on_host[rows])
+        own = _opened(events.where(on_host[rows]))
         found[number] = Thread(own, nest(own.start_ns, own.end_ns), _slow(own, timeline.work))
     return found
+
+
+def _opened(events: Events) -> Events:
+    """Return a thread's events, annotations beginning when the call that opens them has returned.
+
+    They begin inside it, so that they would end with it.
+    """
+    by = np.argsort(events.start_ns, kind="stable")
+    begun, start = events.start_ns[by], events.start_ns.copy()
+    for i in np.flatnonzero(events.category == ANNOTATION).tolist():
+        at = int(np.searchsorted(begun, start[i], side="right"))
+        ends = events.end_ns[by[max(at - OPENERS, 0) : at]]
+        crossing = (ends > start[i]) & (ends < events.end_ns[i])
+        start[i] = ends[crossing].max(initial=start[i])
+    return replace(events, start_ns=start)
 
 
 def _slow(events: Events, work: Events) -> Mask:
