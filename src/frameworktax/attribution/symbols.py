@@ -85,15 +85,11 @@ class PerfMap:
 
     def find(self, address: int) -> str | None:
         """Return the name of the code at an address."""
-        found = self._find(address)
-        return self._find(address) if found is None and self._read_on() else found
-
-    def _find(self, address: int) -> str | None:
         at = bisect_right(self._starts, address)
-        if not at:
-            return None
-        end, name = self._entries[self._starts[at - 1]]
-        return name if address < end else None
+        end, name = self._entries[self._starts[at - 1]] if at else (0, "")
+        if address < end:
+            return name
+        return self.find(address) if self._read_on() else None
 
     def _read_on(self) -> bool:
         try:
