@@ -113,6 +113,15 @@ def test_events_that_cannot_be_read_are_left_out(tmp_path):
     assert (found.malformed, found.invalid) == (3, 1)
 
 
+def test_a_name_that_is_no_utf_8_is_the_name_of_an_event(tmp_path):
+    """As the path of a source file may be, in Python frames; the event was left out."""
+    path = tmp_path / "t.json"
+    good = cases.kernel(1_000, 3_000, 1, name="Jose")
+    path.write_bytes(cases.trace(good).encode().replace(b"Jose", b"Jos\xe9"))
+    found = kineto.read(path)
+    assert (found.events.names, found.malformed) == (("Jos\ufffd",), 0)
+
+
 def test_what_cannot_be_read_harms_no_event_of_another_piece(monkeypatch, tmp_path):
     monkeypatch.setattr(kineto, "BLOCK_BYTES", 300)
     events = [cases.kernel(i * 10, i * 10 + 5, i) for i in range(1, 40)]

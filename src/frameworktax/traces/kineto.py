@@ -308,7 +308,7 @@ class _Events:
         for begin, end in spans:
             event = piece[begin:end]
             if self._decoded(event) is None:
-                event = _NO_NUMBER.sub(b"null", event)
+                event = _NO_NUMBER.sub(b"null", event).decode("utf-8", "replace").encode()
                 if self._decoded(event) is None:
                     self.malformed += 1
                     self.records += 1
