@@ -1,6 +1,7 @@
 """Templates: what they fork is like a started process, and nothing is left of them."""
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Worker
 from frameworktax.measure.series import series_of
 from frameworktax.measure.setup import Setup
-from frameworktax.measure.template import Forked, Templates
+from frameworktax.measure.template import SELDOM, Forked, Templates
 from frameworktax.measure.worker import Server
 from frameworktax.models import user
 from frameworktax.models.user import Live, send
@@ -182,6 +183,16 @@ def test_every_fork_draws_other_numbers(begin, tmp_path):
         )
         drawn.append(eval(written.read_text()))
     assert len({one[0] for one in drawn}) == len({one[1] for one in drawn}) == 3
+
+
+def test_garbage_is_collected_seldom_in_an_import_and_as_usual_in_what_is_forked(begin, tmp_path):
+    path = tmp_path / "path"
+    path.mkdir()
+    (path / "timm.py").write_text("import gc\n\nseen = gc.get_threshold()[0]\n")
+    worker = begin(("torch", "timm"), PYTHONPATH=searched(path))
+    source = "import gc, timm\nwrite([timm.seen, gc.isenabled(), gc.get_threshold()])"
+    assert eval(load(worker, tmp_path, source)) == [SELDOM, True, gc.get_threshold()]
+    assert worker.started == "forked"
 
 
 def test_only_the_libraries_asked_for_are_there(begin):

@@ -158,10 +158,10 @@ def test_precision_ends_before_the_budget_and_coverage_does_not(ran):
     assert len(set(short.blocks)) == 3 * len(RUNTIMES) * len(BATCHES)
 
 
-def test_others_wait_for_eager(ran):
-    """Eager is loaded once the others are ready; then it is the first."""
+def test_others_wait_for_eager_and_are_warmed_up_meanwhile(ran):
+    """Eager is loaded once everything else is warm; then it is the first."""
     warm, ran.at_once = threading.Event(), False
-    others = {(n, min(BATCHES), 0) for n in ("fast", "exported")}
+    others = {(n, b, 0) for n in ("fast", "exported") for b in BATCHES}
 
     def before(worker, request):
         if request.step == "load" and worker.runtime == "eager":
@@ -173,6 +173,27 @@ def test_others_wait_for_eager(ran):
     blocks = ran.run().blocks
     assert blocks[0][0] == "eager"
     assert {one for one in blocks if one[0] != "eager"} > others
+
+
+def test_what_fails_while_others_are_set_up_is_not_tried_again(ran):
+    """Eager is loaded once the batch size was tried that could be warmed up before it."""
+    failed, ran.at_once = [], False
+    tried = threading.Event()
+
+    def before(worker, request):
+        if request.step == "load" and worker.runtime == "eager":
+            assert tried.wait(600)
+        if request.step == "bind" and worker.runtime == "fast" and request.batch == 2:
+            failed.append(worker.process)
+            raise WorkerError("failed", "not here")
+        if request.step == "bind" and worker.runtime == "fast" and request.batch == 4:
+            tried.set()
+
+    ran.host.before = before
+    ran.run(runtimes=["eager", "fast"])
+    assert failed == [0]
+    measured = {(batch, process) for name, batch, process in ran.blocks if name == "fast"}
+    assert measured == {(b, p) for b in BATCHES if b != 2 for p in range(3)}
 
 
 def test_a_process_that_ends_while_timed_is_started_anew_for_other_batches(ran):

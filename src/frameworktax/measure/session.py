@@ -47,6 +47,8 @@ from frameworktax.store import Writer
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that measuring processes may fill together."""
+MOMENT_S = 1.0
+"""What a point may take that is warmed up while others are being set up."""
 THREADS = 8
 """Most steps of set-up at a time: many only wait for what a template still imports."""
 
@@ -193,7 +195,8 @@ class MeasuringSession:
             if is_over or (self._rounds.begun and self._rounds.left_s <= 0):
                 break
             with self._effort.spending("set-up"):
-                self._setup.show(block=True)
+                if not self._warm_up_one():
+                    self._setup.show(block=True)
         self._leave_out()
 
     def _next_visit(self) -> Points:
@@ -211,6 +214,21 @@ class MeasuringSession:
             with self._effort.spending("measuring"):
                 self._setup.bind(series, 0, batch)
         return bool(tried)
+
+    def _warm_up_one(self) -> bool:
+        """Warm up a point that is due later; False where there is none.
+
+        Only while others are being set up, and what takes a moment: nothing is timed meanwhile.
+        """
+        for series in list(self._series):
+            if not (series.is_usable and series.timed) or series.runtime.compiles:
+                continue
+            for batch in sorted(series.open - series.failed):
+                is_quick = 0 < schedule.cost_s(series, batch) < MOMENT_S
+                if is_quick and 0 in series.workers and (batch, 0) not in series.bound:
+                    self._setup.bind(series, 0, batch)
+                    return True
+        return False
 
     def _visit(self, points: Points) -> None:
         """Bind, compare, time and sample points that are compared with one another."""
