@@ -345,14 +345,6 @@ def test_what_computes_no_padding_has_none(tmp_path, paradigm, share):
     assert Note("padding-not-compared", comparison_notes(made.workload)[0].text) in subject.notes
 
 
-def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
-    made = series(tmp_path, FakeRuntime, input="ragged", length=64, length_mean=10.0, length_sd=4.0)
-    with store.Writer(tmp_path / "s", "session") as writer:
-        Recorder(writer).subjects(made, Described(facts={}, has_twin=False))
-    (subject,) = store.read(tmp_path / "s")[0]
-    assert subject.padding_share == pytest.approx(1 - 10 / 64, abs=0.02)
-
-
 class Exports(FakeRuntime):
     prepares = True
 

@@ -21,7 +21,6 @@ from frameworktax.measure.protocol import Described, Facts
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.worker import Server
-from frameworktax.models import ragged
 from frameworktax.records import (
     Attribution,
     Block,
@@ -108,8 +107,8 @@ class Recorder:
             facts = Facts()
             if series.is_compared:
                 facts = described.facts.get(batch, facts) if described else facts
-                share = padding_share(series, point, facts.padding_share)
-                facts = replace(facts, padding_share=share)
+                if series.workload.input == "ragged" and series.runtime.paradigm == "sparse-input":
+                    facts = replace(facts, padding_share=0.0)  # padded tokens are not computed
             facts = replace(facts, notes=tuple(dict.fromkeys([*known, *facts.notes])))
             self.write(
                 Subject(
@@ -368,23 +367,6 @@ class OutputChecks:
             if series.is_eager:
                 self._bench.known.keep_output(series.points[batch], path)
         return path
-
-
-def padding_share(series: Series, point: Point, described: float | None) -> float | None:
-    """Return the share of the tokens a point computes that is padding; None for dense input.
-
-    Where the model could not be described in time, it follows from the lengths alone; not so for
-    the user's own model, whose mask says how far it pads.
-    """
-    w = point.workload
-    if w.input != "ragged":
-        return None
-    if series.runtime.paradigm == "sparse-input":
-        return 0.0  # padded tokens are not computed
-    if described is not None or w.length is None or w.length_mean is None or w.length_sd is None:
-        return described
-    drawn = ragged.lengths(w.batch, w.length_mean, w.length_sd, w.length)
-    return 1.0 - float(drawn.sum()) / (w.batch * w.length)
 
 
 def comparison_notes(workload: Workload) -> list[Note]:
