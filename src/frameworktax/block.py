@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 BATCHES = 20
 """Runs are averaged to so many means at most: neighbours in time are not independent."""
+WAITS = 0.2
+"""Share of waiting from which on a note says that other threads may compute meanwhile."""
 TRIALS = 64
 """Empty runs that give the cost of profiling."""
 OWN_THREAD = partial(open_sampler, RING_NS)
@@ -278,6 +280,9 @@ class Block:
                 "latency: 10 to 13 % on a virtual machine"
             )
             notes.append(Note("timed-while-sampled", text))
+        if (waits := bill.lines.get("wait", 0.0) / sum(bill.lines.values())) > WAITS:
+            text = f"the thread waits for {waits:.0%} of a run: what others compute then is in its tax"
+            notes.append(Note("waits-for-others", text))
         if self._layers is not None and self._layers.refused:
             notes.append(Note("not-attributed", f"no layers: {self._layers.refused}"))
         inside: tuple[Layer, ...] = ()

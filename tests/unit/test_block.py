@@ -98,6 +98,9 @@ def test_time_off_the_processor_is_waiting_and_time_in_the_queue_is_nobodys(bloc
             clock.others(8 * MS)
     found = block.result()
     assert found.bill_ns["wait"] == pytest.approx(found.latency.value / 2)
+    assert [n.text[:32] for n in found.notes if n.code == "waits-for-others"] == [
+        "the thread waits for 50% of a ru"
+    ]
 
 
 def test_what_a_hypervisor_takes_is_no_tax(block, clock):
