@@ -281,7 +281,7 @@ class Block:
             )
             notes.append(Note("timed-while-sampled", text))
         if (waits := bill.lines.get("wait", 0.0) / sum(bill.lines.values())) > WAITS:
-            text = f"the thread waits for {waits:.0%} of a run: what others compute then is in its tax"
+            text = f"the thread waits for {waits:.0%} of a run: what others compute then is its tax"
             notes.append(Note("waits-for-others", text))
         if self._layers is not None and self._layers.refused:
             notes.append(Note("not-attributed", f"no layers: {self._layers.refused}"))
