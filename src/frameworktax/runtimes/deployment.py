@@ -602,9 +602,11 @@ def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
 
 def _changed(folder: Path, name: str, written: File) -> Iterable[str]:
     path = folder / name
-    for above in (path, *path.parents):
-        if folder in above.parents and above.is_symlink():
+    for above in (path, *(above for above in path.parents if folder in above.parents)):
+        if above.is_symlink():
             yield f"{above.relative_to(folder)} is a symbolic link"
+        if above.is_dir():  # who may write in one may put another file there
+            _check_owner(above, above.stat())
     try:
         file = _opened(path)
     except OSError as error:
@@ -613,9 +615,6 @@ def _changed(folder: Path, name: str, written: File) -> Iterable[str]:
     with file:
         status = os.fstat(file.fileno())
         _check_owner(path, status)
-        for above in path.parents:  # who may write in one may put another file there
-            if folder in above.parents:
-                _check_owner(above, above.stat())
         is_same = stat.S_ISREG(status.st_mode) and status.st_size == written.bytes
         if not is_same or hashlib.file_digest(file, "sha256").hexdigest() != written.sha256:
             yield f"{name} was changed"

@@ -256,9 +256,7 @@ class TensorRtLoaded(OnnxCudaLoaded):
 def missing_provider(library: str) -> str | None:
     """Return that the installed onnxruntime lacks a provider's library, or None if it has it."""
     spec = importlib.util.find_spec("onnxruntime")
-    if spec is None or spec.origin is None:
-        return "onnxruntime not installed; pip install onnxruntime-gpu"
-    if (Path(spec.origin).parent / "capi" / library).is_file():
+    if spec and spec.origin and Path(spec.origin).with_name("capi").joinpath(library).is_file():
         return None
     return (
         "this onnxruntime is the CPU build; "
