@@ -15,6 +15,6 @@ def pages() -> dict[str, str]:
     from frameworktax.reproduce.paper import claims
 
     rows = [("claim", "where", "what", "the paper's number"), ("---",) * 4]
-    rows += [(name, c.where, c.text, c.number) for name, c in claims().items()]
+    rows += [(name, c["where"], c["text"], c["number"]) for name, c in claims().items()]
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return {"explanation/paper-claims.md": f"{HEAD}\n{table}\n"}
