@@ -106,7 +106,7 @@ def test_where_no_process_can_be_started_the_step_has_failed(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", refuse)
     worker = Worker("test")
     for _ in range(2):
-        with pytest.raises(WorkerError, match="started for memory: Too many open files") as raised:
+        with pytest.raises(WorkerError, match="started for memory: too many open files") as raised:
             worker.request(Server.memory, 1.0)
         assert raised.value.status == "failed" and not worker.alive
         assert worker.started is None
