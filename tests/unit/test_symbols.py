@@ -177,21 +177,49 @@ def test_an_address_is_resolved_through_the_program_header(tmp_path):
     assert resolver.resolve(addresses) == addresses
 
 
-def test_mappings_are_read_anew_only_where_an_address_is_in_none(monkeypatch):
+def test_words_of_a_stack_that_are_no_addresses_have_no_mappings_read_for_them(monkeypatch):
+    read = []
+    whole = symbols._read_map
+
+    def counted(process):
+        read.append(process)
+        return whole(process)
+
+    monkeypatch.setattr(symbols, "_read", None)
+    monkeypatch.setattr(symbols, "_read_map", counted)
+    resolver = symbols.Resolver()
+    assert not any(resolver.follows_call(word) for word in range(1, 100))
+    assert len(read) == 1
+
+
+def test_own_mappings_are_read_anew_only_where_they_may_have_changed(monkeypatch):
     code, generated = "1000-2000 r-xp 00000000 08:01 7 /lib/a.so\n", "5000-6000 r-xp 0 0:0 0 \n"
+    texts, loaded = [code, code + generated, code + generated], [(1, 0)]
     reads = []
 
     def read_text(path, errors):
         reads.append(str(path))
-        return code if len(reads) == 1 else code + generated
+        return texts[min(len(reads), len(texts)) - 1]
 
+    monkeypatch.setattr(symbols, "_read", None)
+    monkeypatch.setattr(symbols, "_loaded_libraries", lambda: loaded[0])
     monkeypatch.setattr(symbols.Path, "read_text", read_text)
-    resolver = Resolver()
-    assert resolver.resolve([0x1100]) == {0x1100: Leaf("a.so", "")}
+    assert symbols._own_map([0x1100]).find(0x1100).path == "/lib/a.so"
+    assert symbols._own_map([0x1200]).find(0x5100) is None
     assert reads == ["/proc/self/maps"]
-    assert resolver.resolve([0x1200, 0x5100])[0x5100] == Leaf(JIT, "")  # nothing was there
-    resolver.resolve([0x5100])
+    assert symbols._own_map([0x1200, 0x5100]).find(0x5100).is_generated  # nothing was there
+    symbols._own_map([0x5100])
     assert len(reads) == 2
+    loaded[0] = (2, 0)
+    symbols._own_map([0x5100])
+    symbols._own_map([0x1100])
+    assert len(reads) == 3
+
+
+def test_a_library_that_is_loaded_is_counted(tmp_path):
+    before = symbols._loaded_libraries()
+    ctypes.CDLL(shutil.copy(np._core._multiarray_umath.__file__, tmp_path / "other.so"))
+    assert symbols._loaded_libraries() > before
 
 
 def test_a_stripped_function_is_named_by_its_start(tmp_path):
@@ -220,7 +248,7 @@ def test_libc_functions_of_this_process_are_found():
 def test_libc_functions_of_another_process_are_found_where_it_has_loaded_them():
     """Its own variants of ``memcpy`` are this process's, at other addresses."""
     memcpy = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value
-    regions = symbols._read_map(symbols._SELF).regions
+    regions = symbols._own_map([]).regions
     (libc,) = (region for region in regions if region.start <= memcpy < region.end)
     if "libc" not in libc.path:
         pytest.skip("memcpy is not libc's here")

@@ -200,11 +200,43 @@ class _Map:
         return region if region is not None and address < region.end else None
 
 
-_SELF = Path("/proc/self")
+_read: tuple[tuple[int, int], _Map] | None = None
+"""This process's mappings, and how many libraries it had loaded and unloaded until then."""
+
+
+def _own_map(addresses: Iterable[int]) -> _Map:
+    """Return the mappings of this process; they are read anew where they may have changed.
+
+    Reading takes up to 5 ms, a tenth of a sample. Files are mapped when libraries are loaded, which
+    the loader counts; where generated code was there is only generated code without it.
+    """
+    global _read
+    counts = _loaded_libraries()
+    if _read is None or _read[0] != counts or None in map(_read[1].find, addresses):
+        _read = counts, _read_map(Path("/proc/self"))
+    return _read[1]
 
 
 def _read_map(process: Path) -> _Map:
     return _Map((process / "maps").read_text(errors="replace"))
+
+
+_LOADER = ctypes.CDLL(None)
+_VISIT = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(ctypes.c_ulonglong), ctypes.c_size_t, ctypes.c_void_p
+)
+
+
+def _loaded_libraries() -> tuple[int, int]:
+    """Return how many libraries this process has loaded until now, and unloaded."""
+    found: list[tuple[int, int]] = []
+
+    def first(words: Any, size: int, nothing: int | None) -> int:
+        found.append((words[4], words[5]))  # of struct dl_phdr_info, dl_iterate_phdr(3)
+        return 1  # every object has the same counts
+
+    _LOADER.dl_iterate_phdr(_VISIT(first), None)
+    return found[0]
 
 
 class Resolver:
@@ -215,7 +247,7 @@ class Resolver:
     only), or is known by its name alone.
 
     Args:
-        maps: text of ``/proc/PID/maps``; None to read it where an address is in no mapping.
+        maps: text of ``/proc/PID/maps``; None to read it, again where an address is in no mapping.
         process: ``/proc/PID`` of another process; None for this one.
         perf_map: names of code that is made while running.
         hidden: whether a library's symbols are to be ignored, to test what is done without.
@@ -236,22 +268,27 @@ class Resolver:
         self._process, self._perf_map = process, perf_map
         self._table = cache(self._find_table)
         self.follows_call = cache(self._follows_call)
-        self._folder = None if maps is not None else process or _SELF
-        self._map = _read_map(process) if process else _Map(maps or "")
+        self._map: _Map | None = None
+        """None for this process, which reads its own when it needs to."""
+        if maps is not None:
+            self._map = _Map(maps)
+        elif process is not None:
+            self._map = _read_map(process)
 
     @property
     def libraries(self) -> set[str]:
-        """Paths of everything that another process has mapped as code."""
-        return {region.path for region in self._map.regions}
+        """Paths of everything that is mapped as code."""
+        return {region.path for region in (self._map or _own_map([])).regions}
 
     def resolve(self, addresses: Iterable[int]) -> dict[int, Leaf]:
         """Return address → leaf for every distinct user-space address."""
         wanted = set(addresses)
-        if self._folder and None in map(self._map.find, wanted):
+        found_in = self._map or _own_map(wanted)
+        if self._process and None in map(found_in.find, wanted):
             with suppress(OSError):  # the process has ended: what it had is known
-                read = _read_map(self._folder)
-                self._map = read if read.regions else self._map  # none while it ends
-        found = {address: self._leaf(address, self._map.find(address)) for address in wanted}
+                read = _read_map(self._process)
+                self._map = found_in = read if read.regions else found_in  # none while it ends
+        found = {address: self._leaf(address, found_in.find(address)) for address in wanted}
         for table in list(_tables.values()):
             if table.known is not None:
                 table.known.save()
@@ -259,7 +296,8 @@ class Resolver:
 
     def find(self, address: int) -> tuple[str, SymbolTable, int] | None:
         """Return path, table and ELF address of code that a readable file holds, else None."""
-        region = self._map.find(address)
+        # What files hold is mapped by the loader: an address elsewhere is no reason to read anew.
+        region = (self._map or _own_map([])).find(address)
         return self._place(address, region) if region else None
 
     def _place(self, address: int, region: Region) -> tuple[str, SymbolTable, int] | None:
@@ -310,7 +348,7 @@ def _bias(table: SymbolTable, path: str) -> int | None:
     """Return where this process has loaded the file of a table, None where it has not."""
     if table is not read_table(path):
         return None
-    for region in _read_map(_SELF).regions:
+    for region in _own_map([]).regions:
         vaddr = table.address(region.offset) if region.path == path else None
         if vaddr is not None:
             return region.start - vaddr
@@ -319,9 +357,9 @@ def _bias(table: SymbolTable, path: str) -> int | None:
 
 def read_tables() -> None:
     """Read the symbols of every library of this process; what is forked from it has them too."""
-    for region in _read_map(_SELF).regions:
-        if region.path.startswith("/"):
-            read_table(region.path)
+    for path in Resolver().libraries:
+        if path.startswith("/"):
+            read_table(path)
 
 
 _MALLOC_OBJECT = (
@@ -378,7 +416,7 @@ _libc_names = cache(LibcNames)
 
 
 _MAP_FIXED = 0x10
-_MAP = ctypes.CDLL(None).mmap
+_MAP = _LOADER.mmap
 _MAP.restype = ctypes.c_void_p
 _MAP.argtypes = ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long
 
